@@ -1,0 +1,1 @@
+"""Floor 2: one device's work: session, policy, journal, local training."""

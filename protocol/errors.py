@@ -1,0 +1,91 @@
+"""The errors of the platform. Each branch says whose move is next.
+
+UmbelError
+├── SettingsError        a flag, file or argument is wrong; the operator edits it
+├── StateError           what this machine kept is damaged, locked or full; the operator acts
+├── Refused              this device will not go on; its owner's policy or a protocol rule says so
+├── PeerError            a peer broke an agreement; drop that peer
+│   ├── Malformed            bytes that are no message, or a field outside its limits
+│   ├── BadCertificate       no valid membership of this federation
+│   └── BadUpdate            an update that may not touch a sum
+└── RoundFailed          a round closed without a result; the model is unchanged; retry
+    ├── TooFewMembers        fewer members than the floors or the tolerance allow
+    └── VoidRound            the sum came out, and must not be used
+
+A caller catches a branch, never a list. No message holds a secret.
+"""
+
+from __future__ import annotations
+
+from . import messages_pb2 as pb
+
+
+class UmbelError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class SettingsError(UmbelError):
+    """A setting has a key, a type or a value that is not allowed."""
+
+    def __init__(self, where: str, expected: str, got: object, move: str = "") -> None:
+        """Name the place (`file:line`, `--flag` or `table.key`), both values and the next move."""
+        super().__init__(f"{where}: expected {expected}, got {got!r}" + (f"; {move}" if move else ""))
+        self.where = where
+
+
+class StateError(UmbelError):
+    """State on this machine cannot be trusted or written."""
+
+    def __init__(self, where: str, expected: str, got: object, move: str = "") -> None:
+        """Name the file or resource, what should be there, what is, and the next move."""
+        super().__init__(f"{where}: expected {expected}, got {got}" + (f"; {move}" if move else ""))
+        self.where = where
+
+
+class Refused(UmbelError):
+    """This device refuses; the reason travels, the detail stays here."""
+
+    def __init__(self, reason: pb.Reason, detail: str, key: str = "") -> None:
+        """`reason` goes to the server, `key` with it for policy; `detail` is for the console."""
+        super().__init__(f"{reason_text(reason)}: {detail}")
+        self.reason = reason
+        self.key = key
+
+
+class PeerError(UmbelError):
+    """A peer sent something that the protocol forbids."""
+
+    def __init__(self, peer: str, what: str, expected: object = None, got: object = None) -> None:
+        """Name the peer, the thing that is wrong, what was expected and what came."""
+        tail = "" if expected is None else f": expected {expected}, got {got}"
+        super().__init__(f"{peer}: {what}{tail}")
+        self.peer = peer
+
+
+class Malformed(PeerError):
+    """Bytes that are no message of this protocol, or a field outside its limits."""
+
+
+class BadCertificate(PeerError):
+    """A certificate that does not make its bearer a member of this federation."""
+
+
+class BadUpdate(PeerError):
+    """An update that the firewall keeps out of the sum."""
+
+
+class RoundFailed(UmbelError):
+    """A round closed without a usable result; the model is unchanged."""
+
+
+class TooFewMembers(RoundFailed):
+    """Fewer members than a floor or the tolerance for losses allows."""
+
+
+class VoidRound(RoundFailed):
+    """A round whose sum was formed but must not be published."""
+
+
+def reason_text(reason: pb.Reason) -> str:
+    """Return a code as words: REASON_WOULD_DIFFERENCE is `would difference`."""
+    return pb.Reason.Name(reason).removeprefix("REASON_").replace("_", " ").lower()

@@ -1,0 +1,1 @@
+"""Floor 2: the cloud: coordinator, firewall, ledger, aggregation core."""

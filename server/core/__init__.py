@@ -1,0 +1,1 @@
+"""The aggregation core: where updates are summed."""

@@ -1,0 +1,1 @@
+"""Floor 3: many clients and one server on one machine."""

@@ -1,0 +1,1 @@
+"""Floor 1: algorithms and task definitions, shared by clients, server and simulation."""
