@@ -1,0 +1,67 @@
+# Every target makes the environment it needs by itself: nothing is required beyond make and
+# Python >= 3.11 with venv. Environments lie in $(ENVS) and are made anew when pyproject.toml or
+# constraints.txt changes.
+#
+#   make quickstart     a small federation on real data, secure aggregation on, no torch needed
+#   make test           the tests                    make check    ruff, format, mypy
+#   make proto          compile messages.proto       make mutants  remove each guard, expect red
+#   make bench          the benchmarks as JSON       make clean    remove what these made
+#
+# PYTHON=/path/to/python3.12 chooses the interpreter; ARGS="tests/test_house.py -x" goes to pytest.
+
+PYTHON ?=
+ENVS   ?= .envs
+ARGS   ?=
+
+QUICK := $(ENVS)/quickstart
+TEST  := $(ENVS)/test
+PROTO := $(ENVS)/proto
+
+EXTRAS_quickstart := [simulation]
+EXTRAS_test       := [dev,torch,server,simulation]
+
+# The first interpreter that is new enough and can make environments; one line when there is none.
+FIND_PYTHON = for p in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do \
+	  $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	    && { command -v $$p; exit 0; }; done; \
+	  echo "umbel: needs Python 3.11 or newer with venv, found $$($(or $(PYTHON),python3) -V 2>&1 | tail -n 1);" \
+	    "install one or say make PYTHON=/path/to/python3" >&2; exit 1
+
+.PHONY: quickstart test check proto mutants bench clean
+
+quickstart: $(QUICK)/stamp
+	$(QUICK)/bin/umbel simulate examples/digits
+
+test: $(TEST)/stamp
+	$(TEST)/bin/python -m pytest $(ARGS)
+
+check: $(TEST)/stamp
+	$(TEST)/bin/ruff check .
+	$(TEST)/bin/ruff format --check .
+	$(TEST)/bin/mypy
+
+mutants: $(TEST)/stamp
+	$(TEST)/bin/python tests/mutants.py
+
+bench: $(TEST)/stamp
+	$(TEST)/bin/umbel bench secure --clients 100 --params 1000000 --drop 0.1 --json
+	$(TEST)/bin/umbel bench footprint --json
+
+# grpcio-tools 1.71.2 writes gencode 5.29, the oldest that every protobuf we allow can import. It
+# needs pkg_resources, which setuptools dropped in 80.
+proto: $(PROTO)/stamp
+	$(PROTO)/bin/python -m grpc_tools.protoc -Iprotocol --python_out=protocol --pyi_out=protocol \
+	  protocol/messages.proto
+
+$(PROTO)/stamp: Makefile
+	@python=$$($(FIND_PYTHON)) && rm -rf $(@D) && "$$python" -m venv $(@D)
+	$(@D)/bin/python -m pip install -q grpcio-tools==1.71.2 'setuptools<80'
+	@touch $@
+
+$(ENVS)/%/stamp: pyproject.toml constraints.txt
+	@python=$$($(FIND_PYTHON)) && rm -rf $(@D) && "$$python" -m venv $(@D)
+	$(@D)/bin/python -m pip install -q -c constraints.txt -e '.$(EXTRAS_$*)'
+	@touch $@
+
+clean:
+	rm -rf $(ENVS) build dist umbel.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
