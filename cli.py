@@ -1,0 +1,147 @@
+"""The command `umbel`.
+
+Each subcommand lives in its own part and is imported when it is called, so that `umbel --help`
+costs neither numpy nor torch nor flwr. This page holds the table, and what the commands share:
+
+    exit status  0    done
+                 2    a setting, a file or this machine is wrong; the operator acts
+                 3    a round failed; the model is unchanged and the run can be resumed
+                 130  stopped by Ctrl-C
+                 141  the reader of the output left, as `| head` does
+
+An error that the platform raises on purpose is one line on stderr. Anything else is a bug and
+keeps its traceback. Help is plain text: NO_COLOR finds nothing to switch off.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from . import __version__
+from .protocol.errors import RoundFailed, UmbelError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Part(NamedTuple):
+    """Where a subcommand lives, and the line about it in `umbel --help`."""
+
+    module: str
+    summary: str
+
+
+# Each module has `app: typer.Typer`.
+PARTS = {
+    "simulate": Part("simulation.cli", "Run an app's whole federation in one process."),
+    "runs": Part("server.runs_cli", "List, show and export the runs kept on this machine."),
+    "new": Part("simulation.new", "Start an app from a template; needs no network."),
+    "bench": Part("benchmarks.cli", "Measure this machine, the peer and the limit."),
+}
+
+FAILED, ROUND_FAILED, PIPE_CLOSED, INTERRUPTED = 2, 3, 141, 130
+
+
+class LazyGroup(TyperGroup):
+    """The subcommands of `PARTS`: known by name and summary, imported when one is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(PARTS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a stand-in that carries the summary: all that help and completion need."""
+        part = PARTS.get(cmd_name)
+        return part and click.Command(cmd_name, help=part.summary)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Import the part that `args` names; an unknown name is a usage error."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and load(PARTS[str(name)].module), rest
+
+
+def load(module: str) -> click.Command:
+    """Import a part by its path inside this package and return its command."""
+    app: typer.Typer = importlib.import_module(f".{module}", __package__).app
+    app.rich_markup_mode = None
+    return typer.main.get_command(app)
+
+
+umbel = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"umbel {__version__}")
+        raise typer.Exit
+
+
+@umbel.callback()
+def _umbel(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Federated training in which nobody sees a single client's update.
+
+    Example: umbel new hello && umbel simulate hello
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    try:
+        return _invoke(list(sys.argv[1:] if argv is None else argv))
+    except RoundFailed as error:
+        return _say(str(error), ROUND_FAILED)
+    except BrokenPipeError:
+        # The reader of our output left, as `head` does. Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except (UmbelError, OSError) as error:
+        return _say(str(error), FAILED)
+    except (KeyboardInterrupt, click.Abort):
+        return _say("interrupted", INTERRUPTED)
+
+
+def _invoke(args: list[str]) -> int:
+    """Parse and run; click's own `main` would end the process and write lines of its own."""
+    command = typer.main.get_command(umbel)
+    try:
+        with command.make_context("umbel", args) as context:
+            status = command.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as no_args:
+        no_args.show()
+        return no_args.exit_code
+    except click.ClickException as error:
+        return _say(_usage(error), error.exit_code)
+    return status if isinstance(status, int) else 0
+
+
+def _usage(error: click.ClickException) -> str:
+    """Return click's complaint as one line with the next move."""
+    text = " ".join(error.format_message().split())
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{text.rstrip('.')}; see `{context.command_path} --help`" if context else text
+
+
+def _say(text: str, status: int) -> int:
+    print("umbel: " + " ".join(text.split()), file=sys.stderr)
+    return status
