@@ -1,0 +1,159 @@
+"""The aggregation core as a world of one: the embedded default, numpy, in the caller's process.
+
+A `World` owns slots; a `Sum` is one round's accumulator. A slot goes free -> filling -> folded ->
+free. Nothing of an update touches the accumulator before the update is whole and checked, and each
+node is folded at most once. When no slot is free, `Sum.slot` gives None: that is the back-pressure,
+the ingest stops reading. Memory is the accumulator and the slots, flat in the number of clients
+(aggregation.md 1.4); it is kept between sums of one size, because fresh memory costs more than
+the fold.
+
+A message is `split` bytes of little-endian uint32 words and then uint64 words, both summed modulo
+their word size (S 3.1). `FloatSum` is the fold where no codec is in the way. Not here: who may be
+folded (firewall.py), what the sum means (protocol/layout.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...protocol import masks
+from ...protocol.errors import PeerError, SettingsError
+from ...strategies.fedavg import FloatSum
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["FloatSum", "Sum", "World"]
+
+
+class World:
+    """Buffers for one sum after another; several sums may be open at a time."""
+
+    def __init__(self, slots: int = 1) -> None:
+        """Take `slots` slots a sum: uploads that may be in flight at once, 1 or more."""
+        if slots < 1:
+            raise SettingsError("core.slots", "1 or more", slots)
+        self._slots = slots
+        self._free: dict[int, list[bytearray]] = {}
+
+    def open(self, total_bytes: int, split: int) -> Sum:
+        """Start a sum of messages of `total_bytes`, the first `split` of them uint32 words.
+
+        Raises:
+            SettingsError: The sizes fit no layout (multiples of 8 and 64 bytes).
+        """
+        if total_bytes < 1 or total_bytes % 8 or split % 64 or not 0 <= split <= total_bytes:
+            raise SettingsError(
+                "core.message", "multiples of 8 and 64 bytes, split <= total", (total_bytes, split)
+            )
+        pool = self._free.setdefault(total_bytes, [])
+        needed = self._slots + 1 - len(pool)
+        pool.extend(bytearray(total_bytes) for _ in range(needed))
+        taken = [pool.pop() for _ in range(self._slots + 1)]
+        return Sum(self, split, taken[0], taken[1:])
+
+    def take_back(self, buffers: list[bytearray]) -> None:
+        """Keep the buffers of a closed sum for the next of its size.
+
+        A run has two sizes, its train and its evaluate message.
+        """
+        self._free.setdefault(len(buffers[0]), []).extend(buffers)
+
+
+class Sum:
+    """One sum over a ring, open until it is read."""
+
+    def __init__(self, world: World, split: int, total: bytearray, slots: list[bytearray]) -> None:
+        """Made by `World.open`: `total` becomes the accumulator and is zeroed."""
+        self._world = world
+        self._split = split
+        self._total = total
+        self._free = slots
+        self._filling: dict[str, bytearray] = {}
+        self._folded: dict[str, None] = {}
+        self._frozen = False
+        np.frombuffer(total, np.uint8)[:] = 0
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """The nodes in the sum, in the order of arrival."""
+        return tuple(self._folded)
+
+    def slot(self, node: str) -> memoryview | None:
+        """Return the slot that `node` fills, the same one until it is folded or discarded.
+
+        Returns:
+            A writable view of `total_bytes` bytes, or None when every slot is taken.
+
+        Raises:
+            PeerError: The node is in the sum already, or the sum is frozen.
+        """
+        self._refuse_late(node)
+        if node not in self._filling:
+            if not self._free:
+                return None
+            self._filling[node] = self._free.pop()
+        return memoryview(self._filling[node])
+
+    def fold(self, node: str) -> None:
+        """Add the slot of `node` to the sum and free it.
+
+        Raises:
+            PeerError: The node is in the sum already, holds no slot, or the sum is frozen.
+        """
+        self._refuse_late(node)
+        if node not in self._filling:
+            raise PeerError(node, "fold without a slot", "an upload", "nothing")
+        slot = self._filling.pop(node)
+        for dtype, start, stop in self._sections():
+            total = np.frombuffer(self._total, dtype)[start:stop]
+            np.add(total, np.frombuffer(slot, dtype)[start:stop], out=total)
+        self._folded[node] = None
+        self._free.append(slot)
+
+    def discard(self, node: str) -> None:
+        """Free the slot of `node`, if it holds one; its bytes never reach the sum.
+
+        Raises:
+            PeerError: The node is in the sum: that cannot be undone.
+        """
+        if node in self._folded:
+            raise PeerError(node, "cannot be taken out of the sum again")
+        if node in self._filling:
+            self._free.append(self._filling.pop(node))
+
+    def unmask(self, streams: Sequence[tuple[bytes | bytearray, int]]) -> None:
+        """Freeze the sum and add (+1) or subtract (-1) the ChaCha20 stream of each key."""
+        self._frozen = True
+        masks.apply(self._total, self._split, streams)
+
+    def result(self) -> memoryview:
+        """Freeze the sum and return it, no copy; valid until `close`."""
+        self._frozen = True
+        return memoryview(self._total)
+
+    def close(self) -> None:
+        """Zero the slots and hand every buffer back to the world; the result is gone.
+
+        No masked vector outlives its round (trust.md 10).
+        """
+        self._frozen = True
+        slots = [*self._free, *self._filling.values()]
+        for slot in slots:
+            np.frombuffer(slot, np.uint8)[:] = 0
+        if slots:
+            self._world.take_back([self._total, *slots])
+        self._total, self._free, self._filling = bytearray(), [], {}
+
+    def _sections(self) -> tuple[tuple[str, int, int], tuple[str, int, int]]:
+        """Return dtype, first word and end word of the two sections."""
+        size = len(self._total)
+        return ("<u4", 0, self._split // 4), ("<u8", self._split // 8, size // 8)
+
+    def _refuse_late(self, node: str) -> None:
+        if node in self._folded:
+            raise PeerError(node, "sent a second message for this sum")
+        if self._frozen:
+            raise PeerError(node, "came after the survivors were frozen")

@@ -1,0 +1,350 @@
+"""The ledger: the append-only, hash-chained record of one run, one SQLite file.
+
+Three tables: `run` (one row), `round` (one row an outcome), `event` (what happened on the way). Rows
+of all three share one sequence 1, 2, 3, ... and each carries
+
+    hash = SHA-256(hash of the row before, 32 zero bytes at first || canonical(row))
+
+over its columns as stored (protocol/canonical.py). So a changed, removed or inserted row is found by
+`verify`. Cutting rows off the end is not, unless somebody kept a later `head`; nor is a record
+that was false when it was written.
+
+What may stand here: roster, survivors, codes, bytes, times (trust.md 6). There is no column for a
+weight, a metric or an update of a single client, and the detail of an event that names a node
+takes the keys of `NODE_DETAIL` only. Time is passed in. WAL and synchronous=FULL: a committed
+row survives a power cut.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import sqlite3
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from ..protocol.canonical import canonical
+from ..protocol.errors import SettingsError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+APPLICATION_ID = 0x554D424C  # "UMBL"
+SCHEMA_VERSION = 1
+OUTCOMES = ("finished", "aborted", "void", "lost")
+NODE_DETAIL = frozenset(
+    {"boundary", "bytes", "trip", "key", "milliseconds", "position", "owner", "holder", "reason"}
+)
+"""Keys that an event may say about one node; their values are codes, places, bytes and times."""
+
+_SCHEMA = """
+CREATE TABLE run (seq INTEGER PRIMARY KEY, run TEXT NOT NULL UNIQUE, created TEXT NOT NULL,
+  security TEXT NOT NULL, config TEXT NOT NULL, hash BLOB NOT NULL);
+CREATE TABLE round (seq INTEGER PRIMARY KEY, round INTEGER NOT NULL, attempt INTEGER NOT NULL,
+  phase TEXT NOT NULL, outcome TEXT NOT NULL, cause TEXT NOT NULL, roster TEXT NOT NULL,
+  survivors TEXT NOT NULL, model TEXT NOT NULL, metrics TEXT NOT NULL, seconds TEXT NOT NULL,
+  bytes_up INTEGER NOT NULL, bytes_down INTEGER NOT NULL, hash BLOB NOT NULL,
+  UNIQUE (round, phase, attempt));
+CREATE UNIQUE INDEX once ON round (round, phase) WHERE outcome = 'finished';
+CREATE TABLE event (seq INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NULL,
+  round INTEGER NOT NULL, attempt INTEGER NOT NULL, node TEXT NOT NULL, code TEXT NOT NULL,
+  detail TEXT NOT NULL, hash BLOB NOT NULL);
+"""
+_TABLES = ("run", "round", "event")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecord:
+    """The run as it was created."""
+
+    run: str
+    created: str
+    """ISO 8601, UTC."""
+    security: str
+    """The line that the summary prints: `on (development CA)`, `off`."""
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundRecord:
+    """One attempt at one phase of one round, closed."""
+
+    round: int
+    attempt: int
+    phase: str
+    """`train` or `evaluate`."""
+    outcome: str
+    """`finished`, `aborted` (before the sum), `void` (sum unusable) or `lost` (state gone)."""
+    cause: str = ""
+    """Why it did not finish, in words; no number of a single client."""
+    roster: tuple[str, ...] = ()
+    """Node ids, hex, in roster order."""
+    survivors: tuple[str, ...] = ()
+    """Node ids, hex, that were summed."""
+    model: str = ""
+    """Digest, hex, of the model in force after this round."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Of the aggregate and of the server's own test."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Duration of each phase of the round table."""
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Something that happened in a round."""
+
+    kind: str
+    round: int
+    attempt: int
+    node: str = ""
+    """Node id, hex, or empty."""
+    code: str = ""
+    """A code from the fixed list of messages.proto, or of the coordinator."""
+    detail: Mapping[str, int | str] = field(default_factory=dict)
+    at: str = ""
+    """ISO 8601, UTC, or empty."""
+
+
+class Ledger:
+    """The open file. One process writes; any number may read."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        """Open `path`; unless `read_only`, it is created (0600) when it is absent.
+
+        Raises:
+            StateError: The file is missing (read-only), damaged, or no ledger of this version.
+        """
+        self.path = path
+        new = not path.exists() or (not read_only and path.stat().st_size == 0)
+        if new and read_only:
+            raise StateError(str(path), "a ledger", "no such file", "see `umbel runs list`")
+        with self._watched():
+            if new:
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
+            self._db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10.0)
+            self._prepare(new=new, read_only=read_only)
+
+    def __enter__(self) -> Self:
+        """Return the ledger."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; what was committed is on the disk."""
+        self._db.close()
+
+    def create_run(
+        self, run: str, created: str, config: Mapping[str, object], security: str
+    ) -> None:
+        """Write the one row of `run`.
+
+        Args:
+            run: Umbel's run id.
+            created: Time of creation, ISO 8601, UTC.
+            config: Settings of the run, as JSON can hold them.
+            security: The line about secure aggregation that the summary prints.
+
+        Raises:
+            StateError: The ledger has a run already, or cannot be written.
+        """
+        row = {"run": run, "created": created, "security": security, "config": _dump(config)}
+        with self._watched():
+            if self._db.execute("SELECT 1 FROM run").fetchone():
+                raise StateError(
+                    str(self.path), "an empty ledger", "one that holds a run", "resume it"
+                )
+            self._append("run", row)
+
+    def event(
+        self,
+        kind: str,
+        *,
+        round: int,  # noqa: A002 - the column's name
+        attempt: int,
+        node: str = "",
+        code: str = "",
+        detail: Mapping[str, int | str] | None = None,
+        at: str = "",
+    ) -> None:
+        """Append an event; `at` is its time, ISO 8601, UTC.
+
+        Raises:
+            SettingsError: The event names a node and its detail says more than `NODE_DETAIL`.
+            StateError: The file cannot be written.
+        """
+        if node and (extra := sorted(set(detail or {}) - NODE_DETAIL)):
+            raise SettingsError(
+                f"ledger event {kind}", f"details among {sorted(NODE_DETAIL)}", extra
+            )
+        row = {
+            "at": at, "kind": kind, "round": round, "attempt": attempt,
+            "node": node, "code": code, "detail": _dump(detail or {}),
+        }  # fmt: skip
+        with self._watched():
+            self._append("event", row)
+
+    def commit_round(self, record: RoundRecord) -> None:
+        """Append the outcome of an attempt; only when this returns is the round finished.
+
+        Raises:
+            SettingsError: The outcome is none of `OUTCOMES`.
+            StateError: The attempt is recorded already, the round has finished already, or the
+                file cannot be written.
+        """
+        if record.outcome not in OUTCOMES:
+            raise SettingsError("ledger round.outcome", f"one of {OUTCOMES}", record.outcome)
+        row = {k: v if isinstance(v, str | int) else _dump(v) for k, v in asdict(record).items()}
+        with self._watched():
+            self._append("round", row)
+
+    def run(self) -> RunRecord:
+        """Return the run.
+
+        Raises:
+            StateError: There is none yet.
+        """
+        rows = self._rows("run")
+        if not rows:
+            raise StateError(str(self.path), "a run", "an empty ledger", "start the run again")
+        return RunRecord(**(rows[0] | {"config": json.loads(rows[0]["config"])}))
+
+    def rounds(self) -> tuple[RoundRecord, ...]:
+        """Return every attempt in the order of commitment."""
+        return tuple(_round(row) for row in self._rows("round"))
+
+    def events(self) -> tuple[Event, ...]:
+        """Return every event in order."""
+        rows = self._rows("event")
+        return tuple(Event(**(row | {"detail": json.loads(row["detail"])})) for row in rows)
+
+    def head(self) -> tuple[int, str]:
+        """Return number and hash, hex, of the last row; kept elsewhere, it dates the chain."""
+        with self._watched():
+            seq, last = self._last()
+        return seq, last.hex()
+
+    def verify(self) -> int:
+        """Check the whole chain; return the number of rows.
+
+        Raises:
+            StateError: A row was changed, removed or inserted; the first such row is named.
+        """
+        chain = sorted(
+            ((row["seq"], table, row) for table in _TABLES for row in self._raw(table)),
+            key=lambda item: item[0],
+        )
+        last = bytes(32)
+        for position, (seq, table, row) in enumerate(chain, start=1):
+            stored = row.pop("hash")
+            last = _link(last, table, row)
+            if seq != position or stored != last:
+                raise StateError(
+                    str(self.path), f"row {position} as it was written", f"another ({table})",
+                    "restore the file from a backup; do not resume from it",
+                )  # fmt: skip
+        return len(chain)
+
+    def _prepare(self, *, new: bool, read_only: bool) -> None:
+        """Make the schema, or check that the file is ours."""
+        if new:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.executescript(
+                f"BEGIN; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID}; "
+                f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+            )
+        mine = tuple(
+            self._db.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("application_id", "user_version")
+        )
+        if mine != (APPLICATION_ID, SCHEMA_VERSION):
+            self._db.close()
+            raise StateError(
+                str(self.path), f"a ledger, version {SCHEMA_VERSION}", f"another file {mine}",
+                "move it away, or use the release that wrote it",
+            )  # fmt: skip
+        if not read_only:
+            self._db.execute("PRAGMA synchronous = FULL")
+
+    def _append(self, table: str, row: dict[str, Any]) -> None:
+        """Chain and insert one row, in one transaction that starts with the write lock."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            seq, last = self._last()
+            row = {"seq": seq + 1, **row}
+            row["hash"] = _link(last, table, row)
+            names, marks = ", ".join(row), ", ".join("?" * len(row))
+            self._db.execute(
+                f"INSERT INTO {table} ({names}) VALUES ({marks})",  # noqa: S608 - own names
+                tuple(row.values()),
+            )
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def _last(self) -> tuple[int, bytes]:
+        union = " UNION ALL ".join(f"SELECT seq, hash FROM {table}" for table in _TABLES)
+        found = self._db.execute(f"{union} ORDER BY seq DESC LIMIT 1").fetchone()
+        return (found[0], bytes(found[1])) if found else (0, bytes(32))
+
+    def _raw(self, table: str) -> list[dict[str, Any]]:
+        with self._watched():
+            cursor = self._db.execute(f"SELECT * FROM {table} ORDER BY seq")  # noqa: S608
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def _rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows without what belongs to the chain."""
+        return [
+            {name: value for name, value in row.items() if name not in ("seq", "hash")}
+            for row in self._raw(table)
+        ]
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Turn errors of the database or the file system into one line with the next move."""
+        try:
+            yield
+        except sqlite3.IntegrityError as error:
+            raise StateError(
+                str(self.path), "one record an attempt and one finish a round", error,
+                "another process may run this run; look with `umbel runs show`",
+            ) from error  # fmt: skip
+        except (sqlite3.Error, OSError) as error:
+            raise StateError(
+                str(self.path), "a ledger that can be read and written", error,
+                "free the disk or restore the file from a backup",
+            ) from error  # fmt: skip
+
+
+def _link(last: bytes, table: str, row: Mapping[str, object]) -> bytes:
+    return hashlib.sha256(last + canonical({"table": table, **row})).digest()
+
+
+def _dump(value: object) -> str:
+    """Return JSON in one spelling; a number that is not finite becomes its name."""
+    if isinstance(value, dict):
+        value = {
+            k: str(v) if isinstance(v, float) and not math.isfinite(v) else v
+            for k, v in value.items()
+        }
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _round(row: dict[str, Any]) -> RoundRecord:
+    lists = {name: tuple(json.loads(row[name])) for name in ("roster", "survivors")}
+    maps = {
+        name: {key: float(value) for key, value in json.loads(row[name]).items()}
+        for name in ("metrics", "seconds")
+    }
+    return RoundRecord(**(row | lists | maps))
