@@ -1,0 +1,196 @@
+"""Verifying a member's signing certificate against the federation's pinned root.
+
+Always by `cryptography.x509.verification`, with an explicit time and a policy of our own
+(the profile in certificates.py): chain to the pinned root, dates, CA flags and path lengths,
+then exactly one EKU (`SIGNING_OID`), exactly one URI, not a CA. Afterwards the URI's
+federation is compared with the device's own, its id with the id that a message claims, and
+the key's type with the profile. `verify_directly_issued_by` alone checks neither dates nor
+the CA flag: a node's certificate could issue members.
+
+A certificate is verified once and cached by its fingerprint until it, or a CA above it,
+expires, or its id is revoked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.x509.oid import NameOID
+from cryptography.x509.verification import (
+    Criticality,
+    ExtensionPolicy,
+    Policy,
+    PolicyBuilder,
+    Store,
+    VerificationError,
+)
+
+from .certificates import SIGNING_OID, fingerprint, split_uri
+from .errors import BadCertificate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+MAX_DER = 4096  # a signing leaf is about 600 bytes
+_CACHE_LIMIT = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A verified member: its 16-byte id, its site (`O=`) and its message-signing key."""
+
+    id: bytes
+    site: str
+    public: Ed25519PublicKey
+    fingerprint: bytes
+    not_after: datetime
+
+
+class _Cached(NamedTuple):
+    member: Member
+    since: datetime
+    until: datetime
+
+
+class Verifier:
+    """What a device or a gateway asks whether a certificate makes its bearer a member."""
+
+    def __init__(
+        self, root: x509.Certificate, federation: str, issuing: Sequence[x509.Certificate] = ()
+    ) -> None:
+        """Pin the root; `issuing` are the CAs between it and the members, if it has any."""
+        self._store = Store([root])
+        self._issuing = list(issuing)
+        self._federation = federation
+        self._cache: dict[bytes, _Cached] = {}
+        self._revoked: set[bytes] = set()
+
+    def revoke(self, ids: Iterable[bytes]) -> None:
+        """Refuse these ids from now on; nothing takes a revocation back."""
+        self._revoked.update(ids)
+
+    def member(self, der: bytes, now: datetime, claimed: bytes | None = None) -> Member:
+        """Return the member whose signing certificate `der` is.
+
+        Args:
+            der: The certificate, DER.
+            now: An aware datetime.
+            claimed: The id that the message gives; None where no message does.
+
+        Raises:
+            BadCertificate: With the cause.
+        """
+        if len(der) > MAX_DER:
+            raise BadCertificate("certificate", "size", f"at most {MAX_DER} bytes", len(der))
+        key = fingerprint(der)
+        peer = f"certificate {key[:4].hex()}"
+        known = self._cache.get(key)
+        if known is None or not known.since <= now <= known.until:
+            known = self._verify(der, key, peer, now)
+            if len(self._cache) >= _CACHE_LIMIT:
+                self._cache.clear()
+            self._cache[key] = known
+        member = known.member
+        if member.id in self._revoked:
+            raise BadCertificate(peer, f"node {member.id.hex()} is revoked")
+        if claimed is not None and claimed != member.id:
+            raise BadCertificate(peer, "id of the message", member.id.hex(), claimed.hex())
+        return member
+
+    def _verify(self, der: bytes, key: bytes, peer: str, now: datetime) -> _Cached:
+        try:
+            leaf = x509.load_der_x509_certificate(der)
+        except ValueError as error:
+            raise BadCertificate(peer, "is no X.509 certificate") from error
+        chain = self._chain(leaf, peer, now)
+        node_id = self._node_id(leaf, peer)
+        member = Member(node_id, _site(leaf, peer), _key(leaf, peer), key, leaf.not_valid_after_utc)
+        since = max(certificate.not_valid_before_utc for certificate in chain)
+        until = min(certificate.not_valid_after_utc for certificate in chain)
+        return _Cached(member, since, until)
+
+    def _chain(self, leaf: x509.Certificate, peer: str, now: datetime) -> list[x509.Certificate]:
+        if now > leaf.not_valid_after_utc:
+            raise BadCertificate(peer, f"expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
+        if now < leaf.not_valid_before_utc:
+            begins = f"{leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
+            raise BadCertificate(peer, f"is not valid before {begins}; check this machine's clock")
+        verifier = (
+            PolicyBuilder()
+            .store(self._store)
+            .time(now)
+            .max_chain_depth(1 if self._issuing else 0)
+            .extension_policies(
+                ca_policy=ExtensionPolicy.webpki_defaults_ca(), ee_policy=_signing_leaf()
+            )
+            .build_client_verifier()
+        )
+        try:
+            return verifier.verify(leaf, self._issuing).chain
+        except VerificationError as error:
+            raise BadCertificate(peer, str(error)) from error
+
+    def _node_id(self, leaf: x509.Certificate, peer: str) -> bytes:
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uri = names.get_values_for_type(x509.UniformResourceIdentifier)[0]
+        parts = split_uri(uri)
+        if parts is None:
+            raise BadCertificate(peer, "URI", "umbel://<federation>/node/<id>", uri)
+        if parts[0] != self._federation:
+            raise BadCertificate(peer, "federation", self._federation, parts[0])
+        return parts[1]
+
+
+def _signing_leaf() -> ExtensionPolicy:
+    """Return the policy of a node signing leaf; without `_not_a_ca` a CA would pass as one."""
+    either = Criticality.AGNOSTIC
+    return (
+        ExtensionPolicy.permit_all()
+        .require_present(x509.ExtendedKeyUsage, either, _signs_messages)
+        .require_present(x509.SubjectAlternativeName, either, _one_uri)
+        .require_present(x509.BasicConstraints, either, _not_a_ca)
+        .require_present(x509.KeyUsage, either, _signs_only)
+    )
+
+
+def _signs_messages(_: Policy, __: x509.Certificate, usage: x509.ExtendedKeyUsage) -> None:
+    if list(usage) != [SIGNING_OID]:
+        got = ", ".join(oid.dotted_string for oid in usage)
+        raise ValueError(f"wrong purpose, expected Umbel's signing OID only, got {got}")
+
+
+def _one_uri(_: Policy, __: x509.Certificate, names: x509.SubjectAlternativeName) -> None:
+    if [type(name) for name in names] != [x509.UniformResourceIdentifier]:
+        raise ValueError(f"expected one URI as its only name, got {len(list(names))} names")
+
+
+def _not_a_ca(_: Policy, __: x509.Certificate, constraints: x509.BasicConstraints) -> None:
+    if constraints.ca:
+        raise ValueError("a CA certificate is no member's")
+
+
+def _signs_only(_: Policy, __: x509.Certificate, usage: x509.KeyUsage) -> None:
+    if not usage.digital_signature or usage.key_cert_sign:
+        raise ValueError("expected the key usage digitalSignature")
+
+
+def _site(leaf: x509.Certificate, peer: str) -> str:
+    sites = leaf.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    if len(sites) != 1 or not isinstance(sites[0].value, str):
+        raise BadCertificate(peer, "subject", "one O=", len(sites))
+    return sites[0].value
+
+
+def _key(leaf: x509.Certificate, peer: str) -> Ed25519PublicKey:
+    try:
+        public = leaf.public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadCertificate(peer, "key cannot be read", "Ed25519", "another kind") from error
+    if not isinstance(public, Ed25519PublicKey):
+        raise BadCertificate(peer, "signing key", "Ed25519", type(public).__name__)
+    return public
