@@ -90,17 +90,20 @@ def _flat(value: object, key: str, depth: int) -> Iterator[tuple[str, Scalar]]:
         return
     if depth == MAX_DEPTH:
         raise SettingsError(key, f"at most {MAX_DEPTH} levels of tables", "a deeper one")
-    if isinstance(value, Mapping):
-        children: Iterable[tuple[object, object]] = value.items()
-    elif isinstance(value, Sequence) and not isinstance(value, bytearray | memoryview):
-        children = enumerate(value)
-    else:
-        expected = "a bool, int, float, str or bytes, or a table or list of them"
-        raise SettingsError(key, expected, type(value).__name__)
-    for name, child in children:
-        if not isinstance(name, str | int) or name == "":
+    for name, child in _children(key, value):
+        if not isinstance(name, str) or not name:
             raise SettingsError(key or "settings", "names that are non-empty strings", name)
-        yield from _flat(child, f"{key}.{name}" if key else str(name), depth + 1)
+        yield from _flat(child, f"{key}.{name}" if key else name, depth + 1)
+
+
+def _children(key: str, value: object) -> Iterable[tuple[object, object]]:
+    """Return the names and values inside a table or a sequence."""
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, Sequence) and not isinstance(value, bytearray | memoryview):
+        return ((str(i), child) for i, child in enumerate(value))
+    expected = "a bool, int, float, str or bytes, or a table or list of them"
+    raise SettingsError(key, expected, type(value).__name__)
 
 
 def _tagged(key: str, value: Scalar) -> tuple[bytes, bytes]:

@@ -93,6 +93,10 @@ class KeyPair:
         """Zero the secret; the pair is of no use afterwards."""
         wipe(self.secret)
 
+    def __reduce__(self) -> str:
+        """Refuse to be pickled or copied: a secret lives in one buffer of one process."""
+        raise TypeError("a key pair is never pickled or copied")
+
     def __repr__(self) -> str:
         return f"KeyPair(public={self.public.hex()})"
 

@@ -59,7 +59,6 @@ def apply(
             for encryptor, ufunc in keyed:
                 encryptor.update_into(source, noise)
                 ufunc(words, mask, out=words)
-    del mask, words
     wipe(noise)
 
 

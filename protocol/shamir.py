@@ -25,7 +25,6 @@ MAX_COUNT = 254
 MIN_THRESHOLD = 2  # with 1, every share is the secret
 _POLYNOMIAL = 0x11B
 _ORDER = 255  # of the multiplicative group
-_MATRIX = 2
 
 
 def _tables() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8]]:
@@ -100,7 +99,7 @@ def weights(points: NDArray[Any], *, highest: int = MAX_COUNT) -> NDArray[np.uin
         ValueError: The shape is another, or a row has a point twice, zero or above `highest`.
     """
     x = np.asarray(points)
-    if x.ndim != _MATRIX or not x.shape[1] or x.dtype.kind not in "iu":
+    if x.dtype.kind not in "iu" or x.ndim != 2 or not x.shape[1]:  # noqa: PLR2004
         raise ValueError(f"points: expected integers (owners, t), got {x.dtype} {x.shape}")
     if x.size and not 1 <= int(x.min()) <= int(x.max()) <= highest <= _ORDER:
         raise ValueError(f"points: expected 1 .. {highest}, got {int(x.min())} .. {int(x.max())}")
