@@ -29,7 +29,9 @@ class SettingsError(UmbelError):
 
     def __init__(self, where: str, expected: str, got: object, move: str = "") -> None:
         """Name the place (`file:line`, `--flag` or `table.key`), both values and the next move."""
-        super().__init__(f"{where}: expected {expected}, got {got!r}" + (f"; {move}" if move else ""))
+        super().__init__(
+            f"{where}: expected {expected}, got {got!r}" + (f"; {move}" if move else "")
+        )
         self.where = where
 
 

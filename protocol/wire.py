@@ -1,0 +1,198 @@
+"""Session messages from bytes, bounded: nothing a peer announces is believed before it is checked.
+
+    parse_to_server, parse_to_client     bytes -> message, or `Malformed` naming the peer
+
+Checked here: the size of the whole message, that exactly one body is set, the length of
+every fixed field, and the counts of repeated ones against the largest roster. What depends
+on the roster (how many neighbours, whose place) is checked by the rules of scheme A.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from . import messages_pb2 as pb
+from .context import ENTRY_BYTES
+from .errors import Malformed
+from .graph import MAX_DEGREE, MAX_MEMBERS
+from .keys import BLOB_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+MAX_MESSAGE = 2 << 20
+"""Bytes of one session message: a roster of 1,250 with all its certificates fits."""
+MAX_CERTIFICATE = 4096
+MAX_RUN_ID = 128
+HASH, KEY, SIGNATURE = 32, 32, 64
+_BITMAP = (MAX_MEMBERS + 7) // 8
+
+
+def parse_to_server(data: bytes, peer: str) -> pb.ToServer:
+    """Return a device's message.
+
+    Raises:
+        Malformed: No such message, or a field outside its limits; `peer` is named.
+    """
+    message = pb.ToServer()
+    _decode(message, data, peer)
+    body = message.WhichOneof("body")
+    if body is None:
+        raise Malformed(peer, "message", "one body", "none")
+    _exact(peer, "ctx", message.ctx, HASH)
+    _TO_SERVER[body](message, peer)
+    return message
+
+
+def parse_to_client(data: bytes, peer: str = "gateway") -> pb.ToClient:
+    """Return a server's message.
+
+    Raises:
+        Malformed: No such message, or a field outside its limits; `peer` is named.
+    """
+    message = pb.ToClient()
+    _decode(message, data, peer)
+    body = message.WhichOneof("body")
+    if body is None:
+        raise Malformed(peer, "message", "one body", "none")
+    _exact(peer, "ctx", message.ctx, 0 if body in {"start", "goodbye"} else HASH)
+    _TO_CLIENT[body](message, peer)
+    return message
+
+
+def _decode(message: pb.ToServer | pb.ToClient, data: bytes, peer: str) -> None:
+    if len(data) > MAX_MESSAGE:
+        raise Malformed(peer, "message", f"at most {MAX_MESSAGE} bytes", len(data))
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise Malformed(peer, "message", "a session message", "bytes that are none") from error
+
+
+def _exact(peer: str, what: str, value: bytes, length: int) -> None:
+    if len(value) != length:
+        raise Malformed(peer, what, f"{length} bytes", len(value))
+
+
+def _at_most(peer: str, what: str, value: int, limit: int) -> None:
+    if value > limit:
+        raise Malformed(peer, what, f"at most {limit}", value)
+
+
+def _keys(message: pb.ToServer, peer: str) -> None:
+    body = message.keys
+    _exact(peer, "keys.mask_pk", body.mask_pk, KEY)
+    _exact(peer, "keys.seal_pk", body.seal_pk, KEY)
+    _exact(peer, "keys.signature", body.signature, SIGNATURE)
+
+
+def _sealed(blobs: Iterable[pb.Sealed], count: int, peer: str) -> None:
+    _at_most(peer, "sealed blobs", count, MAX_DEGREE)
+    for sealed in blobs:
+        _exact(peer, "sealed.blob", sealed.blob, BLOB_BYTES)
+        _exact(peer, "sealed.mask_share_hash", sealed.mask_share_hash, HASH)
+        _exact(peer, "sealed.seed_share_hash", sealed.seed_share_hash, HASH)
+
+
+def _header(header: pb.MaskedHeader, peer: str) -> None:
+    _exact(peer, "header.u2_hash", header.u2_hash, HASH)
+    _exact(peer, "header.y_hash", header.y_hash, HASH)
+    _exact(peer, "header.signature", header.signature, SIGNATURE)
+
+
+def _shares(message: pb.ToServer, peer: str) -> None:
+    body = message.shares
+    _exact(peer, "shares.commitment", body.commitment, HASH)
+    _exact(peer, "shares.signature", body.signature, SIGNATURE)
+    _sealed(body.blobs, len(body.blobs), peer)
+
+
+def _masked(message: pb.ToServer, peer: str) -> None:
+    _header(message.masked.header, peer)
+
+
+def _vote(message: pb.ToServer, peer: str) -> None:
+    _exact(peer, "vote.u2_hash", message.vote.u2_hash, HASH)
+    _exact(peer, "vote.u_hash", message.vote.u_hash, HASH)
+    _exact(peer, "vote.signature", message.vote.signature, SIGNATURE)
+
+
+def _release(message: pb.ToServer, peer: str) -> None:
+    shares = message.release.shares
+    _at_most(peer, "released shares", len(shares), MAX_DEGREE)
+    for share in shares:
+        if share:  # empty where the holder's blob was bad
+            _exact(peer, "released share", share, KEY)
+
+
+def _refusal(message: pb.ToServer, peer: str) -> None:
+    if message.refusal.reason not in pb.Reason.values() or not message.refusal.reason:
+        raise Malformed(peer, "refusal.reason", "a code of the list", message.refusal.reason)
+    _at_most(peer, "refusal.key, characters", len(message.refusal.key), 64)
+
+
+def _start(message: pb.ToClient, peer: str) -> None:
+    body = message.start
+    _exact(peer, "start.model_digest", body.model_digest, HASH)
+    _at_most(peer, "start.run, characters", len(body.run), MAX_RUN_ID)
+    if body.phase not in {pb.PHASE_TRAIN, pb.PHASE_EVALUATE}:
+        raise Malformed(peer, "start.phase", "train or evaluate", body.phase)
+
+
+def _roster(message: pb.ToClient, peer: str) -> None:
+    body = message.roster
+    _at_most(peer, "roster.members", body.members, MAX_MEMBERS)
+    _at_most(peer, "roster.entries, bytes", len(body.entries), MAX_MEMBERS * ENTRY_BYTES)
+    _at_most(peer, "roster.keys_signatures", len(body.keys_signatures), MAX_DEGREE)
+    for signature in body.keys_signatures:
+        _exact(peer, "roster.keys_signature", signature, SIGNATURE)
+    _at_most(peer, "roster.certificates", len(body.certificates), MAX_MEMBERS)
+    for certificate in body.certificates:
+        _at_most(peer, "a certificate, bytes", len(certificate), MAX_CERTIFICATE)
+
+
+def _inbox(message: pb.ToClient, peer: str) -> None:
+    _at_most(peer, "inbox.u2, bytes", len(message.inbox.u2), _BITMAP)
+    _sealed(message.inbox.blobs, len(message.inbox.blobs), peer)
+
+
+def _survivors(message: pb.ToClient, peer: str) -> None:
+    body = message.survivors
+    _at_most(peer, "survivors.u, bytes", len(body.u), _BITMAP)
+    _at_most(peer, "survivors.masked", len(body.masked), MAX_DEGREE)
+    for header in body.masked:
+        _header(header, peer)
+
+
+def _votes(message: pb.ToClient, peer: str) -> None:
+    votes = message.votes.votes
+    _at_most(peer, "votes", len(votes), MAX_MEMBERS)
+    for vote in votes:
+        _at_most(peer, "vote.position", vote.position, MAX_MEMBERS - 1)
+        _exact(peer, "vote.signature", vote.signature, SIGNATURE)
+
+
+def _nothing(message: pb.ToServer | pb.ToClient, peer: str) -> None:
+    """A body without fields to bound."""
+
+
+_TO_SERVER: dict[str, Callable[[pb.ToServer, str], None]] = {
+    "keys": _keys,
+    "ready": _nothing,
+    "shares": _shares,
+    "masked": _masked,
+    "vote": _vote,
+    "release": _release,
+    "refusal": _refusal,
+}
+_TO_CLIENT: dict[str, Callable[[pb.ToClient, str], None]] = {
+    "start": _start,
+    "roster": _roster,
+    "inbox": _inbox,
+    "survivors": _survivors,
+    "votes": _votes,
+    "close": _nothing,
+    "goodbye": _nothing,
+}
