@@ -1,12 +1,12 @@
 """The ledger: the append-only, hash-chained record of one run, one SQLite file.
 
-Three tables: `run` (one row), `round` (one row an outcome), `event` (what happened on the way). Rows
-of all three share one sequence 1, 2, 3, ... and each carries
+Three tables: `run` (one row), `round` (one row an outcome), `event` (what happened on the way).
+Rows of all three share one sequence 1, 2, 3, ... and each carries
 
     hash = SHA-256(hash of the row before, 32 zero bytes at first || canonical(row))
 
-over its columns as stored (protocol/canonical.py). So a changed, removed or inserted row is found by
-`verify`. Cutting rows off the end is not, unless somebody kept a later `head`; nor is a record
+over its columns as stored (protocol/canonical.py). So a changed, removed or inserted row is found
+by `verify`. Cutting rows off the end is not, unless somebody kept a later `head`; nor is a record
 that was false when it was written.
 
 What may stand here: roster, survivors, codes, bytes, times (trust.md 6). There is no column for a
@@ -22,15 +22,16 @@ import json
 import math
 import os
 import sqlite3
+from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
 from ..protocol.canonical import canonical
 from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
 APPLICATION_ID = 0x554D424C  # "UMBL"
@@ -55,6 +56,7 @@ CREATE TABLE event (seq INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NUL
   detail TEXT NOT NULL, hash BLOB NOT NULL);
 """
 _TABLES = ("run", "round", "event")
+_NEWEST = tuple(f"SELECT seq, hash FROM {name} ORDER BY seq DESC LIMIT 1" for name in _TABLES)  # noqa: S608
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,7 +205,8 @@ class Ledger:
         """
         if record.outcome not in OUTCOMES:
             raise SettingsError("ledger round.outcome", f"one of {OUTCOMES}", record.outcome)
-        row = {k: v if isinstance(v, str | int) else _dump(v) for k, v in asdict(record).items()}
+        values = {item.name: getattr(record, item.name) for item in fields(record)}
+        row = {k: v if isinstance(v, str | int) else _dump(v) for k, v in values.items()}
         with self._watched():
             self._append("round", row)
 
@@ -293,9 +296,8 @@ class Ledger:
         self._db.execute("COMMIT")
 
     def _last(self) -> tuple[int, bytes]:
-        union = " UNION ALL ".join(f"SELECT seq, hash FROM {table}" for table in _TABLES)
-        found = self._db.execute(f"{union} ORDER BY seq DESC LIMIT 1").fetchone()
-        return (found[0], bytes(found[1])) if found else (0, bytes(32))
+        newest = [self._db.execute(query).fetchone() for query in _NEWEST]
+        return max((row for row in newest if row), default=(0, bytes(32)))
 
     def _raw(self, table: str) -> list[dict[str, Any]]:
         with self._watched():
@@ -333,7 +335,7 @@ def _link(last: bytes, table: str, row: Mapping[str, object]) -> bytes:
 
 def _dump(value: object) -> str:
     """Return JSON in one spelling; a number that is not finite becomes its name."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         value = {
             k: str(v) if isinstance(v, float) and not math.isfinite(v) else v
             for k, v in value.items()

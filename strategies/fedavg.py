@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..protocol.errors import PeerError, RoundFailed, SettingsError, VoidRound
+from ..protocol.errors import BadUpdate, PeerError, RoundFailed, SettingsError, VoidRound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -91,6 +91,27 @@ class FedAvg:
                     "the model is unchanged; lower the learning rates"
                 )
         return out
+
+
+def finite_norm(node: str, arrays: Mapping[str, NDArray[Any]]) -> float:
+    """Return the L2 norm over all float arrays, in float64.
+
+    Raises:
+        BadUpdate: A value is NaN or infinite; the node and the array are named.
+    """
+    squares = 0.0
+    for name, array in arrays.items():
+        if not is_float(array):
+            continue
+        flat = array.reshape(-1)
+        for tile in tiles(flat.size):
+            wide = flat[tile].astype(np.float64)
+            if not np.isfinite(wide).all():
+                got = wide[~np.isfinite(wide)][0]
+                raise BadUpdate(node, f"array {name!r}", "finite values", got)
+            with np.errstate(over="ignore"):
+                squares += float(wide @ wide)
+    return math.sqrt(squares)
 
 
 class FloatSum:

@@ -1,0 +1,342 @@
+"""The directory of a run: its ledger, and one folder for each round that is kept.
+
+    runs/ID/ledger.sqlite
+    runs/ID/rounds/000123/manifest.json               written last of the two
+    runs/ID/rounds/000123/00000-of-00001.safetensors  the model, arrays by name
+
+Nothing else. A round is written into a hidden folder, files and folders are fsynced, and the folder
+is renamed: it is there whole or not at all. It counts when the ledger says `finished` (round 0, the
+initial model, from the start): `resume` drops what was written and not committed, and the hidden
+leftovers of a crash. Reading hashes the model again and compares it with the manifest, which
+carries a hash of itself. The process that writes holds a lock on the directory; readers need none.
+
+Kept: the newest committed round always, the last `KEEP_LAST`, and the best one that the caller
+names. Masks, shares and single updates never come here (trust.md 10).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+from typing import TYPE_CHECKING, Any, Self
+
+import safetensors
+import safetensors.numpy
+
+from .ledger import Ledger
+from ..protocol.digest import model_digest
+from ..protocol.errors import PeerError, SettingsError, StateError
+from ..protocol.manifest import Manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+KEEP_LAST = 3
+FORMAT = "umbel/round/1"
+MODEL_FILE = "00000-of-00001.safetensors"
+MANIFEST_LIMIT = 16 << 20
+SPARE_BYTES = 4 << 20
+"""Room beside the arrays themselves: headers, manifest, the ledger's next pages."""
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ROUND = re.compile(r"[0-9]{6,}")
+
+
+class RunDirectory:
+    """One run on the disk."""
+
+    def __init__(self, path: Path, lock: int | None) -> None:
+        """Made by `create`, `open` and `resume`; `lock` is the descriptor of a writer."""
+        self.path = path
+        self.ledger = Ledger(path / "ledger.sqlite", read_only=lock is None)
+        self._lock = lock
+
+    @classmethod
+    def create(cls, root: Path, run_id: str) -> Self:
+        """Make `root/runs/run_id` (0700) and hold its lock.
+
+        Raises:
+            SettingsError: The id is no plain name.
+            StateError: The run exists, or cannot be made.
+        """
+        path = _place(root, run_id)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.mkdir(mode=0o700)
+            (path / "rounds").mkdir(mode=0o700)
+        except OSError as error:
+            raise StateError(
+                str(path), "a new run", error.strerror, "choose another id or resume it"
+            ) from error
+        lock = _locked(path)
+        _sync(path.parent)
+        return cls(path, lock)
+
+    @classmethod
+    def open(cls, root: Path, run_id: str) -> Self:
+        """Open an existing run for reading.
+
+        Raises:
+            StateError: There is no such run, or its ledger is damaged.
+        """
+        path = _place(root, run_id)
+        if not (path / "ledger.sqlite").is_file():
+            raise StateError(str(path), "a run", "no such run", "see `umbel runs list`")
+        return cls(path, None)
+
+    @classmethod
+    def resume(cls, root: Path, run_id: str) -> Self:
+        """Open an existing run for writing: check its ledger, drop what is not committed.
+
+        Raises:
+            StateError: There is no such run, it is damaged, or another process writes it.
+        """
+        path = _place(root, run_id)
+        if not (path / "ledger.sqlite").is_file():
+            raise StateError(str(path), "a run", "no such run", "see `umbel runs list`")
+        run = cls(path, _locked(path))
+        run.ledger.verify()
+        committed = run.committed()
+        for folder in (path / "rounds").iterdir():
+            number = int(folder.name) if _ROUND.fullmatch(folder.name) else None
+            if folder.name.startswith(".") or (number is not None and number not in committed):
+                shutil.rmtree(folder)
+        return run
+
+    def close(self) -> None:
+        """Close the ledger and give the lock back."""
+        self.ledger.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        """Return the run."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def write_round(
+        self,
+        n: int,
+        arrays: Mapping[str, NDArray[Any]],
+        manifest: Manifest,
+        digest: bytes,
+        extra: Mapping[str, Any],
+    ) -> Path:
+        """Write the model of round `n` durably; a leftover of the same number is replaced.
+
+        Args:
+            n: Number of the round, 0 for the initial model.
+            arrays: What `manifest` describes.
+            manifest: Names, shapes, dtypes.
+            digest: `model_digest(manifest.pack(arrays))`, 32 bytes; checked at reading.
+            extra: What else resume needs, as JSON can hold it; no secret, nothing of one client.
+
+        Returns:
+            The folder of the round.
+
+        Raises:
+            StateError: The round is committed already, the disk is too full (both numbers are
+                said), or a write failed.
+        """
+        if n in self.committed() and self.round_path(n).exists():
+            raise StateError(
+                str(self.round_path(n)), "a round not written yet", "a committed one",
+                "resume the run from its newest round",
+            )  # fmt: skip
+        self._check_space(manifest)
+        final = self.round_path(n)
+        temporary = final.with_name(f".{final.name}.{os.getpid()}")
+        try:
+            for stale in (temporary, final):
+                if stale.exists():
+                    shutil.rmtree(stale)
+            temporary.mkdir(mode=0o700)
+            _write_model(temporary / MODEL_FILE, arrays, run=self.path.name, n=n, digest=digest)
+            _write_manifest(temporary / "manifest.json", n, manifest, digest, extra)
+            _sync(temporary)
+            temporary.rename(final)
+            _sync(final.parent)
+        except (OSError, safetensors.SafetensorError) as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise StateError(
+                str(final), "a round on the disk", error, "free the disk, then resume the run"
+            ) from error
+        return final
+
+    def read_round(self, n: int) -> dict[str, NDArray[Any]]:
+        """Return the arrays of round `n`, hashed again.
+
+        Raises:
+            StateError: The round is missing, or one byte of it is not what was written.
+        """
+        manifest, digest, _ = self._manifest(n)
+        path = self.round_path(n) / MODEL_FILE
+        move = "resume from an earlier round or restore a backup"
+        try:
+            arrays = safetensors.numpy.load_file(path)
+            manifest.check(arrays, str(path))
+            got = model_digest(manifest.pack(arrays))
+        except (OSError, safetensors.SafetensorError, PeerError) as error:
+            raise StateError(str(path), "the arrays of the manifest", error, move) from error
+        if got != digest:
+            raise StateError(str(path), f"digest {digest.hex()}", got.hex(), move)
+        return {entry.name: arrays[entry.name] for entry in manifest.entries}
+
+    def digest(self, n: int) -> bytes:
+        """Return the model digest that the manifest of round `n` names."""
+        return self._manifest(n)[1]
+
+    def extra(self, n: int) -> dict[str, Any]:
+        """Return what was stored beside the model of round `n`."""
+        return self._manifest(n)[2]
+
+    def kept(self) -> tuple[int, ...]:
+        """Return the numbers of the rounds on the disk, ascending."""
+        names = (folder.name for folder in (self.path / "rounds").iterdir())
+        return tuple(sorted(int(name) for name in names if _ROUND.fullmatch(name)))
+
+    def committed(self) -> frozenset[int]:
+        """Return the rounds that the ledger calls finished, and 0."""
+        finished = (
+            record.round
+            for record in self.ledger.rounds()
+            if record.outcome == "finished" and record.phase == "train"
+        )
+        return frozenset({0, *finished})
+
+    def latest(self) -> int | None:
+        """Return the newest round that is on the disk and committed, if there is one."""
+        return max(self.committed().intersection(self.kept()), default=None)
+
+    def prune(self, best: int | None) -> tuple[int, ...]:
+        """Remove the rounds that the rule does not keep; return their numbers.
+
+        Kept are the newest committed one, the last `KEEP_LAST`, `best`, and whatever is newer
+        than the newest committed one.
+        """
+        newest = self.latest()
+        kept = self.kept()
+        stay = {*kept[-KEEP_LAST:], best, newest}
+        gone = tuple(n for n in kept if n not in stay and (newest is None or n < newest))
+        for n in gone:
+            path = self.round_path(n)
+            doomed = path.with_name(f".{path.name}.gone")
+            path.rename(doomed)
+            shutil.rmtree(doomed)
+        return gone
+
+    def round_path(self, n: int) -> Path:
+        """Return the folder of round `n`, whether it exists or not."""
+        return self.path / "rounds" / f"{n:06d}"
+
+    def _check_space(self, manifest: Manifest) -> None:
+        needed = manifest.total_bytes + SPARE_BYTES
+        free = shutil.disk_usage(self.path).free
+        if free < needed:
+            raise StateError(
+                str(self.path), f"{needed} bytes free for this round", f"{free} bytes",
+                "free the disk, then resume the run",
+            )  # fmt: skip
+
+    def _manifest(self, n: int) -> tuple[Manifest, bytes, dict[str, Any]]:
+        path = self.round_path(n) / "manifest.json"
+        try:
+            return _parse_manifest(path, n)
+        except (OSError, ValueError, TypeError, KeyError, PeerError) as error:
+            raise StateError(
+                str(path), f"the manifest of round {n}", error,
+                "resume from an earlier round or restore a backup",
+            ) from error  # fmt: skip
+
+
+def list_runs(root: Path) -> tuple[str, ...]:
+    """Return the ids of the runs under `root`, sorted."""
+    found = (path.parent.name for path in root.glob("runs/*/ledger.sqlite"))
+    return tuple(sorted(name for name in found if _RUN_ID.fullmatch(name)))
+
+
+def write_arrays(
+    path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
+) -> None:
+    """Write one safetensors file of named arrays and fsync it."""
+    safetensors.numpy.save_file(
+        {name: array.copy(order="C") if not array.flags.c_contiguous else array
+         for name, array in arrays.items()},
+        path, metadata=dict(metadata),
+    )  # fmt: skip
+    _sync(path)
+
+
+def _write_model(
+    path: Path, arrays: Mapping[str, NDArray[Any]], *, run: str, n: int, digest: bytes
+) -> None:
+    write_arrays(path, arrays, {"run": run, "round": str(n), "digest": digest.hex()})
+
+
+def _write_manifest(
+    path: Path, n: int, manifest: Manifest, digest: bytes, extra: Mapping[str, Any]
+) -> None:
+    """Write `[body, SHA-256 of the body's JSON]`."""
+    body = {
+        "format": FORMAT, "round": n, "digest": digest.hex(), "files": [MODEL_FILE],
+        "manifest": json.loads(manifest.to_json()), "extra": dict(extra),
+    }  # fmt: skip
+    check = hashlib.sha256(_json(body)).hexdigest()
+    path.write_bytes(b"[" + _json(body) + b',"' + check.encode() + b'"]\n')
+    _sync(path)
+
+
+def _parse_manifest(path: Path, n: int) -> tuple[Manifest, bytes, dict[str, Any]]:
+    """Return manifest, digest and extra, or raise one of several errors."""
+    if path.stat().st_size > MANIFEST_LIMIT:
+        raise ValueError(f"more than {MANIFEST_LIMIT} bytes")
+    body, check = json.loads(path.read_bytes())
+    if check != hashlib.sha256(_json(body)).hexdigest():
+        raise ValueError("a text whose own hash does not match")
+    if (body["format"], body["round"]) != (FORMAT, n):
+        raise ValueError(f"{body['format']} of round {body['round']}")
+    manifest = Manifest.from_json(json.dumps(body["manifest"]), str(path))
+    return manifest, bytes.fromhex(body["digest"]), body["extra"]
+
+
+def _json(body: object) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _place(root: Path, run_id: str) -> Path:
+    if not _RUN_ID.fullmatch(run_id):
+        raise SettingsError("run id", "letters, digits, `.`, `_`, `-`, at most 64", run_id)
+    return root / "runs" / run_id
+
+
+def _locked(path: Path) -> int:
+    """Take the writer's lock, an flock on the directory itself; it goes with the process."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise StateError(
+            str(path), "a run that nobody writes", "another process holds it", "stop that process"
+        ) from error
+    return descriptor
+
+
+def _sync(path: Path) -> None:
+    """Force a file or a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

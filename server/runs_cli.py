@@ -1,0 +1,137 @@
+"""`umbel runs`: what this machine knows about past and present runs; it changes none of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .run_directory import RunDirectory, list_runs, write_arrays
+from ..protocol.errors import StateError
+from ..strategies.places import umbel_home
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List, show and export runs; example: umbel runs show digits-1",
+)
+
+
+class Format(StrEnum):
+    """How a command answers."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Run = Annotated[str, typer.Argument(help="Id of the run, as `umbel runs list` prints it.")]
+Form = Annotated[Format, typer.Option("--format", help="text for people, json for programs.")]
+
+
+@app.command("list", epilog="Example: umbel runs list --format json")
+def list_(form: Form = Format.TEXT) -> None:
+    """List the runs kept on this machine."""
+    home = umbel_home()
+    found = [_line(home, run) for run in list_runs(home)]
+    if form is Format.JSON:
+        typer.echo(json.dumps(found))
+        return
+    if not found:
+        typer.echo(f"no runs in {home}; `umbel simulate APP` makes one")
+    for item in found:
+        typer.echo("  ".join(f"{value}" for value in item.values()))
+
+
+@app.command(epilog="Example: umbel runs show digits-1")
+def show(run: Run, form: Form = Format.TEXT) -> None:
+    """Show the rounds and events of a run, and check its record."""
+    with RunDirectory.open(umbel_home(), run) as directory:
+        rows = directory.ledger.verify()
+        latest = directory.latest()
+        about: dict[str, Any] = {
+            "run": asdict(directory.ledger.run()),
+            "ledger": {"rows": rows, "head": directory.ledger.head()[1]},
+            "model": None if latest is None else str(directory.round_path(latest)),
+            "rounds": [asdict(record) for record in directory.ledger.rounds()],
+            "events": [asdict(event) for event in directory.ledger.events()],
+        }
+    typer.echo(json.dumps(about) if form is Format.JSON else _as_text(about))
+
+
+@app.command(epilog="Example: umbel runs export digits-1 --round 20 -o model.safetensors")
+def export(
+    run: Run,
+    round_: Annotated[
+        int | None, typer.Option("--round", help="Number of the round; the newest by default.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File to write; RUN-ROUND.safetensors.")
+    ] = None,
+    form: Form = Format.TEXT,
+) -> None:
+    """Write a round's model as one safetensors file, after hashing it again."""
+    with RunDirectory.open(umbel_home(), run) as directory:
+        number = directory.latest() if round_ is None else round_
+        kept = directory.kept()
+        if number not in kept:
+            raise StateError(
+                str(directory.path), f"one of the rounds {list(kept)}", number, "name one of them"
+            )
+        arrays, digest = directory.read_round(number), directory.digest(number).hex()
+    path = out or Path(f"{run}-{number}.safetensors")
+    about = {"run": run, "round": str(number), "digest": digest}
+    try:
+        temporary = path.with_name(f".{path.name}.part")
+        write_arrays(temporary, arrays, about)
+        temporary.replace(path)
+    except OSError as error:
+        raise StateError(
+            str(path), "a file that can be written", error, "choose another"
+        ) from error
+    answer = {**about, "round": number, "file": str(path), "bytes": path.stat().st_size}
+    typer.echo(
+        json.dumps(answer)
+        if form is Format.JSON
+        else f"{path}: round {number} of {run}, {answer['bytes']} bytes, digest {digest}"
+    )
+
+
+def _line(home: Path, run: str) -> dict[str, Any]:
+    """Return one run's row; a damaged run does not hide the others."""
+    try:
+        with RunDirectory.open(home, run) as directory:
+            record, rounds = directory.ledger.run(), directory.ledger.rounds()
+            finished = sum(r.outcome == "finished" and r.phase == "train" for r in rounds)
+    except StateError as error:
+        return {"run": run, "created": "", "rounds": 0, "last": f"damaged: {error}"}
+    last = rounds[-1].outcome if rounds else "not started"
+    return {"run": run, "created": record.created, "rounds": finished, "last": last}
+
+
+def _as_text(about: dict[str, Any]) -> str:
+    run = about["run"]
+    lines = [
+        f"run {run['run']}, created {run['created']}",
+        f"secure aggregation: {run['security']}",
+        f"ledger: {about['ledger']['rows']} rows, chain intact, head {about['ledger']['head']}",
+        f"model: {about['model'] or 'none yet'}",
+    ]
+    for item in about["rounds"]:
+        metrics = " ".join(f"{name}={value:.4g}" for name, value in item["metrics"].items())
+        lines.append(
+            f"round {item['round']}.{item['attempt']} {item['phase']} {item['outcome']}: "
+            f"{len(item['survivors'])} of {len(item['roster'])} members, "
+            f"{sum(item['seconds'].values()):.2f} s, {item['bytes_up']} B up, "
+            f"{item['bytes_down']} B down {item['cause'] or metrics}".rstrip()
+        )
+    for item in about["events"]:
+        detail = " ".join(f"{name}={value}" for name, value in item["detail"].items())
+        lines.append(
+            f"event {item['round']}.{item['attempt']} {item['kind']} {item['node']} "
+            f"{item['code']} {detail}".rstrip()
+        )
+    return "\n".join(lines)
