@@ -111,10 +111,9 @@ class FileJournal:
 
     def _take_over(self) -> History:
         _lock(self._fd, self._path)
+        _check_owner(self._path.parent, self._path.parent.stat(), 0o700)
         status = os.fstat(self._fd)
-        if status.st_uid != os.geteuid() or status.st_mode & _NOT_OURS:
-            got = f"mode {stat.S_IMODE(status.st_mode):04o} of user {status.st_uid}"
-            raise StateError(str(self._path), "a file of this user's with mode 0600", got)
+        _check_owner(self._path, status, 0o600)
         records, good = parse(_read(self._fd, status.st_size))
         if good < status.st_size:
             os.ftruncate(self._fd, good)
@@ -124,13 +123,10 @@ class FileJournal:
 
 def _open(path: Path) -> int:
     """Open for append; a file or directory made here is durable when this returns."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     _make_directory(path.parent)
-    try:
-        return os.open(path, flags)
-    except FileNotFoundError:
-        fd = os.open(path, flags | os.O_CREAT, 0o600)
-    os.fsync(fd)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(path, flags | os.O_CREAT, 0o600)
+    # Always, not only for a new file: whoever made it may have died before its own fsync.
     _sync_directory(path.parent)
     return fd
 
@@ -158,6 +154,13 @@ def _lock(fd: int, path: Path) -> None:
         raise StateError(
             str(path), "no other process of this node", "one that holds the journal", "end it first"
         ) from error
+
+
+def _check_owner(path: Path, status: os.stat_result, mode: int) -> None:
+    if status.st_uid != os.geteuid() or status.st_mode & _NOT_OURS:
+        got = f"user {status.st_uid} and mode {stat.S_IMODE(status.st_mode):04o}"
+        expected = f"user {os.geteuid()} and mode {mode:04o}"
+        raise StateError(str(path), expected, got, "chown or chmod it")
 
 
 def _read(fd: int, size: int) -> bytes:

@@ -76,6 +76,11 @@ class Closed:
 
 Record = Keyed | Masked | Voted | Released | Closed
 _AFTER: dict[type, type] = {Voted: Masked, Released: Voted}
+_SINGLE: dict[str, type[Keyed | Released | Closed]] = {
+    "keyed": Keyed,
+    "released": Released,
+    "closed": Closed,
+}
 
 
 def encode(record: Record) -> bytes:
@@ -202,10 +207,9 @@ def _fields(words: list[str]) -> Record:
         ids = bytes.fromhex(joined)
         cut = (ids[i : i + _ID] for i in range(0, len(ids), _ID))
         return Voted(context, bytes.fromhex(u2_hash), tuple(cut))
-    single = {"keyed": Keyed, "released": Released, "closed": Closed}.get(kind)
-    if single is None or rest:
+    if rest or kind not in _SINGLE:
         raise ValueError("no such record")
-    return single(context)
+    return _SINGLE[kind](context)
 
 
 def _lengths(record: Record) -> list[tuple[bytes, int]]:
