@@ -1,3 +1,72 @@
-"""Umbel: federated training in which nobody sees a single update."""
+"""Umbel: federated training in which nobody sees a single update.
+
+The public names are imported when they are first used, so that `import umbel` costs nothing and a
+device without torch or flwr never meets them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .protocol.errors import (
+        PeerError,
+        Refused,
+        RoundFailed,
+        SettingsError,
+        StateError,
+        UmbelError,
+    )
+    from .strategies.flower_fedavg import FedAvg
+    from .strategies.metrics import Count, Metrics, Sum
+    from .strategies.numpy_models import MLP, LogisticRegression
+    from .strategies.optimizers import SGD, Adam
+    from .strategies.task import Site, Task
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "MLP",
+    "SGD",
+    "Adam",
+    "Count",
+    "FedAvg",
+    "LogisticRegression",
+    "Metrics",
+    "PeerError",
+    "Refused",
+    "RoundFailed",
+    "SettingsError",
+    "Site",
+    "StateError",
+    "Sum",
+    "Task",
+    "UmbelError",
+]
+
+_HOMES = {
+    "protocol.errors": "PeerError Refused RoundFailed SettingsError StateError UmbelError",
+    "strategies.flower_fedavg": "FedAvg",
+    "strategies.metrics": "Count Metrics Sum",
+    "strategies.numpy_models": "LogisticRegression MLP",
+    "strategies.optimizers": "Adam SGD",
+    "strategies.task": "Site Task",
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+if not TYPE_CHECKING:  # else a type checker would take any name for a public one
+
+    def __getattr__(name: str) -> Any:
+        """Import the public name `name` from its home and keep it."""
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib  # noqa: PLC0415 - the first name pays, not the import of the package
+
+        value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

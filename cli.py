@@ -125,6 +125,7 @@ def _invoke(args: list[str]) -> int:
     try:
         with command.make_context("umbel", args) as context:
             status = command.invoke(context)
+        sys.stdout.flush()  # a closed pipe shows here, not while the interpreter ends
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.exceptions.NoArgsIsHelpError as no_args:
