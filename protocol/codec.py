@@ -74,10 +74,13 @@ class Codec:
         Raises:
             SettingsError: A number is outside its range.
         """
-        if not 1 <= members <= MAX_MEMBERS:
-            raise SettingsError("codec.members", f"1..{MAX_MEMBERS}", members)
-        if not 1 <= weight_cap <= MAX_WEIGHT_CAP:
-            raise SettingsError("codec.weight_cap", f"1..{MAX_WEIGHT_CAP}", weight_cap)
+        for name, value, most in (
+            ("members", members, MAX_MEMBERS),
+            ("weight_cap", weight_cap, MAX_WEIGHT_CAP),
+        ):
+            # Both come from a table of the wire, where a float may stand.
+            if type(value) is not int or not 1 <= value <= most:
+                raise SettingsError(f"codec.{name}", f"an integer in 1..{most}", value)
         if not (math.isfinite(value_range) and value_range > 0.0):
             raise SettingsError("codec.value_range", "a finite number above 0", value_range)
         self.members = members
@@ -153,24 +156,31 @@ class Codec:
         np.copyto(y, values, casting="unsafe")
         with np.errstate(over="ignore"):
             np.multiply(y, factor, out=y)
+        saturated = 0
         # A NaN fails both comparisons, so one look at the extremes clears a whole tile.
-        clean = y.max() <= self.q_max and y.min() >= -self.q_max
-        if not clean:
+        if not (y.max() <= self.q_max and y.min() >= -self.q_max):
             _refuse_non_finite(values)
-            # Beyond Q + 1 the rounding cannot matter; this keeps R within 64 bits.
-            np.clip(y, -self.q_max - 2.0, self.q_max + 2.0, out=y)
+            saturated = self._clamp(y, rounding)
         y *= _STEP
         np.ceil(y, out=y)
         np.copyto(wide, y, casting="unsafe")
         wide -= rounding
         wide += _ROUND_UP
         wide >>= RING_BITS
-        saturated = 0
-        if not clean:
-            saturated = int(np.count_nonzero(np.abs(wide) > self.q_max))
-            np.clip(wide, -self.q_max, self.q_max, out=wide)
         np.copyto(words, wide, casting="unsafe")
         return saturated
+
+    def _clamp(self, y: NDArray[np.float64], rounding: NDArray[np.uint32]) -> int:
+        """Bring `y` within +-Q, where the clamped q is, and count the q that were outside.
+
+        A y between Q and Q + 1 may still round to Q, and one between -Q - 1 and -Q to -Q;
+        these are not counted. The differences below are exact where they decide.
+        """
+        outside = np.flatnonzero(np.abs(y) > self.q_max)
+        u = rounding[outside] / _STEP
+        above, below = y[outside] - self.q_max, -self.q_max - y[outside]
+        np.clip(y, -self.q_max, self.q_max, out=y)
+        return int(np.count_nonzero(above > u) + np.count_nonzero(below >= 1.0 - u))
 
     def decode(self, words: NDArray[np.uint32], total_weight: int, out: NDArray[Any]) -> None:
         """Write the weighted mean of the values: `sum(q) / (s * total_weight)`.

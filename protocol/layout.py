@@ -24,6 +24,7 @@ import numpy as np
 from . import masks
 from . import messages_pb2 as pb
 from .canonical import lp
+from .entropy import wipe
 from .errors import Refused, SettingsError, VoidRound
 from .manifest import check_name
 
@@ -152,12 +153,16 @@ class MessageLayout:
         masks.apply(memoryview(buffer)[: self.split], self.split, [(rounding_key, 1)])
         words = np.frombuffer(buffer, "<u4", self.words32)
         saturated, end = 0, 0
-        for name, place in self.places.items():
-            words[end : place.start] = 0
-            part = words[place]
-            saturated += codec.encode(deltas[name].reshape(-1), weight, part, part)
-            end = place.stop
-        words[end:] = 0
+        try:
+            for name, place in self.places.items():
+                words[end : place.start] = 0
+                part = words[place]
+                saturated += codec.encode(deltas[name].reshape(-1), weight, part, part)
+                end = place.stop
+            words[end:] = 0
+        except Refused:
+            wipe(words)
+            raise
         return saturated
 
     def _numbers(self, metrics: Mapping[str, float | int], codec: Codec) -> list[int]:
@@ -183,13 +188,13 @@ class MessageLayout:
             VoidRound: A rule is broken; nothing of the sum may be published.
             ValueError: The buffer has another length, or `survivors` is out of range.
         """
-        if len(buffer) != self.total_bytes:
-            raise ValueError(f"a sum has {self.total_bytes} bytes, got {len(buffer)}")
+        view = memoryview(buffer).cast("B")
+        if len(view) != self.total_bytes:
+            raise ValueError(f"a sum has {self.total_bytes} bytes, got {len(view)}")
         if not 1 <= survivors <= codec.members:
             raise ValueError(f"survivors lie in 1..{codec.members}, got {survivors}")
-        first, weight, saturated, *numbers, last = np.frombuffer(
-            buffer, "<u8", offset=self.split
-        ).tolist()
+        section = np.frombuffer(view, "<u8", offset=self.split)
+        first, weight, saturated, *numbers, last = section.tolist()
         if (first, last) != (survivors, survivors):
             raise VoidRound(f"masks did not cancel: the ones do not sum to {survivors}")
         cap = codec.weight_cap if self.phase == "train" else 1
@@ -197,7 +202,7 @@ class MessageLayout:
             raise VoidRound(
                 f"masks did not cancel: the weights do not sum to {survivors}..{survivors * cap}"
             )
-        words = np.frombuffer(buffer, "<u4", self.words32)
+        words = np.frombuffer(view, "<u4", self.words32)
         codec.check_sum(words, survivors)
         values = {
             name: _real(number, bits)
@@ -233,13 +238,14 @@ def _fixed(name: str, value: float, bits: int, bound: float) -> int:
     """Return a metric as a word modulo 2^64."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Refused(pb.REASON_TASK_FAILED, f"metric {name!r} is no number")
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise Refused(pb.REASON_NOT_FINITE, f"metric {name!r} is NaN or infinite")
     if bits == COUNT and not isinstance(value, int):
         raise Refused(pb.REASON_TASK_FAILED, f"metric {name!r} is a count, and no integer")
     if abs(value) > bound:
         raise Refused(pb.REASON_LIMITS, f"metric {name!r} is beyond {bound:.0f}", name)
-    return round(math.ldexp(value, bits)) % 2**64 if bits else int(value) % 2**64
+    # A power of two scales a float exactly; round() then ties to even.
+    return round(math.ldexp(value, bits)) % 2**64
 
 
 def _real(number: int, bits: int) -> float | int:

@@ -74,9 +74,9 @@ class Entry(NamedTuple):
         if self.dtype == "bfloat16":
             import ml_dtypes  # noqa: PLC0415 - only a model with bfloat16 needs it
 
-            return np.dtype(ml_dtypes.bfloat16)
-        dtype: np.dtype[Any] = np.dtype(self.dtype).newbyteorder("<")
-        return dtype
+            bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            return bfloat16
+        return np.dtype(self.dtype).newbyteorder("<")
 
 
 class Section(NamedTuple):
@@ -317,7 +317,8 @@ def _check_names(entries: tuple[Entry, ...], arrays: Mapping[str, NDArray[Any]],
     for name, array in arrays.items():
         if name not in wanted:
             raise BadUpdate(peer, "arrays", f"{len(wanted)} known names", f"{name!r}")
-        if not isinstance(array, np.ndarray):
+        # Arithmetic on arrays of shape () gives numpy scalars, which have shape and dtype too.
+        if not isinstance(array, np.ndarray | np.generic):
             raise BadUpdate(peer, f"array {name!r}", "a numpy array", type(array).__name__)
 
 
