@@ -84,11 +84,12 @@ def _hkdf(ikm: bytes, salt: bytes, info: bytes) -> bytes:
 
 
 def _x25519(secret: bytes, public: bytes) -> bytes:
-    return key_agreement(
+    shared = key_agreement(
         static_priv=import_x25519_private_key(secret),
         static_pub=import_x25519_public_key(public),
         kdf=lambda shared: shared,
     )
+    return bytes(shared)
 
 
 def _public(secret: bytes) -> bytes:
@@ -143,7 +144,8 @@ def _reference_keys(ctx: bytes) -> dict[str, Any]:
     cipher.update(ctx + src + dst + bytes([x]) + _sha(mask_share) + _sha(seed_share))
     blob = b"".join(cipher.encrypt_and_digest(bytes([x]) + mask_share + seed_share))
     signing = _pattern(0xE0, 32)
-    signer = eddsa.new(ECC.construct(curve="Ed25519", seed=signing), "rfc8032")
+    key = ECC.construct(curve="Ed25519", seed=signing)  # type: ignore[arg-type]
+    signer = eddsa.new(key, "rfc8032")
     signed = label + b"survivors" + _lp(ctx, _sha(b"U2"), _sha(b"U"))
     values = {
         "ctx": ctx, "src": src, "dst": dst, "secret_a": a, "secret_b": b, "public_a": _public(a),
@@ -203,9 +205,12 @@ def test_canonical(index: int) -> None:
 
 def test_contexts() -> None:
     published = PUBLISHED["context"]
-    digests = {name: bytes.fromhex(published[name]) for name in ("ca", "app", "model", "layout")}
-    tables = {name: _table(published[name]) for name in ("config", "params")}
-    terms = Terms(**{name: published[name] for name in TEXT_FIELDS}, **digests, **tables)
+    fields: dict[str, Any] = {name: published[name] for name in TEXT_FIELDS}
+    for name in ("ca", "app", "model", "layout"):
+        fields[name] = bytes.fromhex(published[name])
+    for name in ("config", "params"):
+        fields[name] = _table(published[name])
+    terms = Terms(**fields)
     assert terms.ctx0().hex() == published["ctx0"]
     entries = RosterEntry.unpack_all(bytes.fromhex("".join(published["roster"])))
     assert context.roster_root(entries).hex() == published["roster_root"]
@@ -246,7 +251,7 @@ def test_the_sealed_blob() -> None:
     opened = keys.unseal(
         _bytes("seal_key"), blob, **ids, x=x, mask_hash=next(hashes), seed_hash=next(hashes)
     )
-    assert opened == tuple(shares.values())
+    assert [bytes(share) for share in opened] == [*shares.values()]
 
 
 def test_the_signature() -> None:
