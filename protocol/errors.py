@@ -87,6 +87,11 @@ class TooFewMembers(RoundFailed):
 class VoidRound(RoundFailed):
     """A round whose sum was formed but must not be published."""
 
+    def __init__(self, what: str, member: bytes = b"") -> None:
+        """Say what is wrong; `member` is the id of the one whose fault it is, where known."""
+        super().__init__(what)
+        self.member = member
+
 
 def reason_text(reason: pb.Reason) -> str:
     """Return a code as words: REASON_WOULD_DIFFERENCE is `would difference`."""

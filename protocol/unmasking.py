@@ -64,6 +64,7 @@ def _combine(
     for owner in owners:
         if len(usable[owner]) < t:
             name = material.entries[owner].id.hex()
+            # Nobody's fault by itself: shares may be missing because their holders are gone.
             raise VoidRound(f"{len(usable[owner])} good shares of member {name}, {t} are needed")
     if not owners:
         return []
@@ -80,7 +81,7 @@ def _self_streams(
     for owner, seed in zip(owners, seeds, strict=True):
         own = material.entries[owner].id
         if keys.commitment(material.ctx, own, seed) != material.commitments[owner]:
-            raise VoidRound(f"member {own.hex()} dealt shares of another seed than it committed to")
+            raise VoidRound(f"member {own.hex()} dealt shares of another seed than its own", own)
         taken.append((keys.self_key(seed, material.ctx, own), -1))
         wipe(seed)
     return taken
@@ -91,7 +92,7 @@ def _pair_streams(material: Material, owner: int, secret: bytearray) -> list[tup
     entry = material.entries[owner]
     pair = keys.KeyPair.from_secret(secret)
     if pair.public != entry.mask_pk:
-        raise VoidRound(f"member {entry.id.hex()} dealt shares of another key than it advertised")
+        raise VoidRound(f"member {entry.id.hex()} dealt shares of another mask key", entry.id)
     taken = []
     for place in _survivors_around(material, owner):
         other = material.entries[place]

@@ -1,0 +1,351 @@
+"""A device's side of a session: one attempt after another, from `Start` to `Close`.
+
+    Start -> policy -> model (fetched by digest, hashed again) -> ctx0 -> local training
+          -> Keys -> Roster -> Shares -> Inbox -> Masked and the vector -> Survivors -> Vote
+          -> Votes -> Release                                  (scheme A, protocol/member.py)
+          -> Ready -> Roster -> Masked and the vector          (scheme `plain`, masks off)
+
+Bytes come in, actions come out: what is sent, uploaded or fetched is the caller's work, over
+gRPC or in one process. The one way out for trips 1, 3, 4 and 5 is `_emit`: the journal's
+record is written and fsynced there before the bytes exist for anybody else.
+
+A refusal travels as a code, for `policy` with the key's name; its words, with numbers and
+cause, go to the device's own log. docs/protocol.md, sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..protocol import journal as records
+from ..protocol import keys, wire
+from ..protocol import messages_pb2 as pb
+from ..protocol.canonical import settings_from_pb
+from ..protocol.context import Terms
+from ..protocol.digest import model_digest
+from ..protocol.errors import BadCertificate, PeerError, Refused, SettingsError, StateError
+from ..protocol.frames import Assembly, Kind
+from ..protocol.member import MemberSide, Standpoint
+from ..protocol.plan import VERSION, read
+from ..protocol.scheme_a import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from .journal import Journal
+    from .policy import Policy
+    from .update import Update
+    from ..protocol.entropy import Entropy
+    from ..protocol.member import Identity, Step
+    from ..protocol.verification import Member, Verifier
+
+DAY = timedelta(hours=24)
+MAX_CERTIFICATES = 4096
+NO_CTX = bytes(32)
+"""The ctx of a refusal that came before ctx0 could be computed."""
+
+
+class Send(NamedTuple):
+    """Send these bytes to the gateway."""
+
+    data: bytes
+
+
+class Upload(NamedTuple):
+    """Upload the whole buffer in frames of this subject; the buffer stays as it is."""
+
+    subject: bytes
+    buffer: bytearray
+
+
+class Fetch(NamedTuple):
+    """Fetch the model with this digest and hand its frames to `Session.frame`."""
+
+    digest: bytes
+    total: int
+
+
+Action = Send | Upload | Fetch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What a session stands on: the device's own things, none of them from the server."""
+
+    identity: Identity
+    policy: Policy
+    verifier: Verifier
+    ca: bytes
+    """SHA-256 of the pinned root's DER."""
+    app: bytes = field(default=bytes(32))
+    """SHA-256 of the app bundle; zeros outside Flower."""
+    journal: Journal
+    update: Update
+    clock: Callable[[], datetime]
+    entropy: Entropy = field(repr=False)
+    log: Callable[[str], None]
+    """The device's own console or log file."""
+
+
+class Session:
+    """One node's session in one process; the secrets of its attempt live here."""
+
+    def __init__(self, device: Device) -> None:
+        """Start with no attempt."""
+        self._device = device
+        self._certificates: dict[bytes, bytes] = {}
+        self._joined: list[datetime] = []
+        self._attempts: dict[tuple[str, bytes], int] = {}
+        self._previous: tuple[bytes, frozenset[bytes]] | None = None
+        self._model: bytearray = bytearray()
+        self._incoming: Assembly | None = None
+        self._start: pb.Start | None = None
+        self._terms: Terms | None = None
+        self._member: MemberSide | None = None
+        self._ctx = NO_CTX
+        self._vector: bytearray = bytearray()
+
+    # -- what comes in ----------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> list[Action]:
+        """Take one message of the gateway and return what to do.
+
+        Raises:
+            Malformed: The bytes are no message; the connection is of no use.
+        """
+        message = wire.parse_to_client(data)
+        return self._guarded(lambda: self._dispatch(message))
+
+    def frame(self, frame: bytes) -> list[Action]:
+        """Take one frame of the model that was asked for by `Fetch`."""
+        if self._incoming is None:
+            raise PeerError("gateway", "sent a model that was not asked for")
+        if not self._incoming.accept(frame):
+            return []
+        self._incoming = None
+        return self._guarded(self._loaded)
+
+    def delivered(self) -> None:
+        """Note that every frame of the upload has left this device."""
+        if self._member is not None and self._member.state is State.MASKED:
+            self._member.delivered()
+
+    def close(self) -> None:
+        """End the session: the attempt is closed and its secrets are wiped."""
+        self._end_attempt()
+
+    # -- the steps --------------------------------------------------------------------------
+
+    def _guarded(self, work: Callable[[], list[Action]]) -> list[Action]:
+        """Run one step; a refusal ends the attempt and becomes a code."""
+        try:
+            return work()
+        except Refused as error:
+            refused = error
+        except StateError as error:
+            refused = Refused(pb.REASON_JOURNAL, str(error))
+        except SettingsError as error:
+            refused = Refused(pb.REASON_POLICY, str(error), error.where)
+        self._device.log(f"refused: {refused}")
+        ctx = self._ctx
+        self._end_attempt()
+        key = refused.key if refused.reason in {pb.REASON_POLICY, pb.REASON_LIMITS} else ""
+        body = pb.Refusal(reason=refused.reason, key=key[:64])
+        return [Send(pb.ToServer(ctx=ctx, refusal=body).SerializeToString())]
+
+    def _dispatch(self, message: pb.ToClient) -> list[Action]:
+        body = message.WhichOneof("body")
+        if body == "start":
+            return self._begin(message.start)
+        if body in {"goodbye", "close"}:
+            if body == "goodbye" or message.ctx == self._ctx:  # else it ended here before
+                self._end_attempt()
+            return []
+        if message.ctx != self._ctx:
+            raise Refused(
+                pb.REASON_CTX_DIFFERS, f"`{body}` is of another context than this device's"
+            )
+        if body == "roster":
+            return self._roster(message.roster)
+        return self._secure(message)
+
+    def _secure(self, message: pb.ToClient) -> list[Action]:
+        """Take one of the trips that only scheme A has."""
+        if self._member is None:
+            raise Refused(pb.REASON_ATTEMPT_CLOSED, "a message of scheme A outside such an attempt")
+        if message.HasField("inbox"):
+            return self._inbox(self._member, message.inbox)
+        if message.HasField("survivors"):
+            return self._survivors(self._member, message.survivors)
+        return [self._emit(self._member.votes(message.votes))]
+
+    def _begin(self, start: pb.Start) -> list[Action]:
+        """Check the terms of a new attempt by the policy, before anything is stored."""
+        self._end_attempt()
+        device, now = self._device, self._device.clock()
+        self._joined = [at for at in self._joined if now - at < DAY]
+        params = settings_from_pb(start.params)
+        read(params)
+        device.policy.check_start(
+            start.scheme, start.protocol, params, start.model_bytes, len(self._joined), device.app
+        )
+        if start.protocol != VERSION:
+            raise Refused(pb.REASON_PROTOCOL_TOO_OLD, f"this device speaks version {VERSION}")
+        key = (start.run, start.model_digest)
+        if start.attempt <= self._attempts.get(key, -1):
+            raise Refused(pb.REASON_ATTEMPT_CLOSED, f"attempt {start.attempt} was joined before")
+        own = device.update.manifest.total_bytes
+        if start.model_bytes != own:
+            text = f"a model of {start.model_bytes} bytes, this app's has {own}"
+            raise Refused(pb.REASON_CTX_DIFFERS, text)
+        self._joined.append(now)
+        self._attempts = {**self._attempts, key: start.attempt}
+        self._start = start
+        if (
+            len(self._model) == start.model_bytes
+            and model_digest(self._model) == start.model_digest
+        ):
+            return self._loaded()
+        self._model = bytearray(start.model_bytes)
+        self._incoming = Assembly(
+            Kind.MODEL, start.model_digest, start.model_bytes, "gateway", self._model
+        )
+        if not start.model_bytes:
+            return self._loaded()
+        return [Fetch(start.model_digest, start.model_bytes)]
+
+    def _loaded(self) -> list[Action]:
+        """Compute ctx0 from the model's own bytes, train, and say so (trip 1 up)."""
+        start = self._start
+        if start is None:
+            raise Refused(pb.REASON_ATTEMPT_CLOSED, "no attempt is open")
+        self._terms = self._agree(start)
+        self._ctx = self._terms.ctx0()
+        if self._terms.model != start.model_digest:
+            raise Refused(pb.REASON_CTX_DIFFERS, "the model does not hash to what was announced")
+        voted = self._voted(start.run, self._terms.model)
+        self._device.update.compute(self._model, self._terms)
+        if start.scheme != "A":
+            return [Send(pb.ToServer(ctx=self._ctx, ready=pb.Ready()).SerializeToString())]
+        previous = self._previous
+        standpoint = Standpoint(
+            floors=self._device.policy,
+            resolve=self._resolve,
+            entropy=self._device.entropy,
+            voted=voted,
+            previous=previous[1] if previous and previous[0] != self._terms.model else None,
+        )
+        self._member = MemberSide(self._device.identity, self._terms, standpoint)
+        return [self._emit(self._member.begin())]
+
+    def _agree(self, start: pb.Start) -> Terms:
+        phase = "train" if start.phase == pb.PHASE_TRAIN else "evaluate"
+        return Terms(
+            protocol=start.protocol,
+            scheme=start.scheme,
+            ca=self._device.ca,
+            app=self._device.app,
+            run=start.run,
+            round=start.round,
+            phase=phase,
+            attempt=start.attempt,
+            model=model_digest(self._model),
+            config=settings_from_pb(start.config),
+            params=settings_from_pb(start.params),
+            layout=self._device.update.layout(phase).digest,
+        )
+
+    def _voted(self, run: str, model: bytes) -> frozenset[bytes] | None:
+        """Return the one survivor set already voted for on this model of this run, if any."""
+        sets = {frozenset(ids) for ids in self._device.journal.history.votes(run, model)}
+        if len(sets) > 1:
+            raise Refused(
+                pb.REASON_WOULD_DIFFERENCE, f"{len(sets)} sets were voted for on this model"
+            )
+        return next(iter(sets), None)
+
+    def _roster(self, roster: pb.Roster) -> list[Action]:
+        terms = self._open_terms()
+        if self._member is None:
+            return self._plain(roster.members, terms)
+        for der in roster.certificates:
+            if len(self._certificates) >= MAX_CERTIFICATES:
+                self._certificates.clear()
+            member = self._certified(der)
+            self._certificates[member.fingerprint] = der
+        step = self._member.roster(roster)
+        self._ctx = self._member.ctx
+        return [self._emit(step)]
+
+    def _certified(self, der: bytes) -> Member:
+        try:
+            return self._device.verifier.member(der, self._device.clock())
+        except BadCertificate as error:
+            raise Refused(pb.REASON_CERTIFICATE, str(error)) from error
+
+    def _resolve(self, fingerprint: bytes) -> Member:
+        der = self._certificates.get(fingerprint)
+        if der is None:
+            raise BadCertificate("roster", f"no certificate came for {fingerprint[:4].hex()}")
+        return self._device.verifier.member(der, self._device.clock())
+
+    def _plain(self, members: int, terms: Terms) -> list[Action]:
+        """Encode through the same codec, with the masks off, and sign the hash."""
+        self._vector = self._device.update.encode(members, terms)
+        y_hash = sha256(self._vector).digest()
+        own = self._device.identity
+        signature = keys.sign(own.signing, "plain", self._ctx, own.id, y_hash)
+        header = pb.MaskedHeader(u2_hash=NO_CTX, y_hash=y_hash, signature=signature)
+        body = pb.Masked(header=header, bytes=len(self._vector))
+        message = pb.ToServer(ctx=self._ctx, masked=body)
+        return [Send(message.SerializeToString()), Upload(self._ctx, self._vector)]
+
+    def _inbox(self, member: MemberSide, inbox: pb.Inbox) -> list[Action]:
+        terms = self._open_terms()
+        numbers = member.numbers
+        vector = self._device.update.encode(numbers.n if numbers else 0, terms)
+        step = member.inbox(inbox, vector, self._device.update.layout(terms.phase).split)
+        self._vector = vector
+        return [self._emit(step), Upload(self._ctx, vector)]
+
+    def _survivors(self, member: MemberSide, survivors: pb.Survivors) -> list[Action]:
+        step = member.survivors(survivors)
+        if step is None:
+            self._device.log("not among the survivors of this attempt")
+            self._end_attempt()
+            return []
+        self._previous = (self._open_terms().model, member.survivor_ids())
+        return [self._emit(step)]
+
+    # -- helpers ----------------------------------------------------------------------------
+
+    def _emit(self, step: Step) -> Send:
+        """Write and fsync the record, then let the message out: in this order, and only here."""
+        if step.record is not None:
+            self._device.journal.write(step.record)
+        return Send(step.message.SerializeToString())
+
+    def _open_terms(self) -> Terms:
+        if self._terms is None:
+            raise Refused(pb.REASON_ATTEMPT_CLOSED, "no attempt is open")
+        return self._terms
+
+    def _end_attempt(self) -> None:
+        """Close the open attempt, in the journal too, and wipe what it held."""
+        member, self._member = self._member, None
+        self._terms = self._start = self._incoming = None
+        self._ctx = NO_CTX
+        self._vector = bytearray()
+        self._device.update.forget()
+        if member is None:
+            return
+        member.wipe()
+        if member.state is not State.TRAINED:
+            try:
+                self._device.journal.write(records.Closed(member.ctx or member.ctx0))
+            except StateError as error:
+                self._device.log(f"journal: {error}")

@@ -1,0 +1,129 @@
+"""Local training to one encoded message: train, clip, code, lay out.
+
+    received model -> trainer -> delta -> L2 clip of the device's policy -> codec -> message
+
+The result of the training is kept until the attempt ends, and encoded once: n, and with it
+the code's width, is known only when the roster is frozen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..protocol import messages_pb2 as pb
+from ..protocol.codec import Codec
+from ..protocol.entropy import random_bytes
+from ..protocol.errors import Refused
+from ..protocol.layout import MessageLayout, rounding_key
+from ..protocol.manifest import Manifest
+from ..protocol.plan import read
+from ..strategies.trainer import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from .policy import Policy
+    from ..protocol.context import Terms
+    from ..protocol.entropy import Entropy
+    from ..strategies.task import Site
+    from ..strategies.trainer import Trainer, TrainResult
+
+
+class PhaseLayout(NamedTuple):
+    """The message of one phase, and the digest of it that enters ctx0."""
+
+    message: MessageLayout
+    digest: bytes
+
+    @property
+    def split(self) -> int:
+        """Where the 64-bit section begins, in bytes."""
+        return self.message.split
+
+
+class Update:
+    """One device's update of one attempt."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        site: Site,
+        policy: Policy,
+        *,
+        entropy: Entropy,
+        seed: int | None = None,
+    ) -> None:
+        """Take the device's trainer and data; `seed` makes the rounding repeatable.
+
+        Without a seed the rounding words are keyed from the OS, as on every real device.
+        """
+        self._trainer = trainer
+        self._site = site
+        self._policy = policy
+        self._entropy = entropy
+        self._seed = seed
+        self.manifest = Manifest.of(trainer.arrays())
+        self._layouts = {phase: self._lay_out(phase) for phase in ("train", "evaluate")}
+        self._result: TrainResult | None = None
+
+    def layout(self, phase: str) -> PhaseLayout:
+        """Return the layout of a phase, computed from this device's own task."""
+        return self._layouts[phase]
+
+    def compute(self, model: bytearray, terms: Terms) -> None:
+        """Train or evaluate the received model, as the attempt's terms say."""
+        arrays = self.manifest.unpack(model)
+        if terms.phase == "evaluate":
+            self._result = self._trainer.evaluate(arrays, self._site)
+        else:
+            settings = Settings.of(terms.config)
+            self._result = self._trainer.train(arrays, self._site, settings)
+
+    def encode(self, members: int, terms: Terms) -> bytearray:
+        """Return the message for a roster of `members`; the training's result is used up.
+
+        Raises:
+            Refused: Nothing was trained, a value is not finite, or a metric breaks its bound.
+        """
+        result, self._result = self._result, None
+        if result is None:
+            raise Refused(pb.REASON_ATTEMPT_CLOSED, "the update of this attempt was sent already")
+        params = read(terms.params)
+        codec = Codec(members, params.value_range, params.weight_cap)
+        train = terms.phase == "train"
+        deltas = clipped(result.deltas, self._policy.l2_clip) if train else None
+        layout = self._layouts[terms.phase].message
+        key = self._rounding_key(terms)
+        return layout.build(deltas, result.weight, result.metrics, codec, key)
+
+    def forget(self) -> None:
+        """Drop a result that was not used."""
+        self._result = None
+
+    def _rounding_key(self, terms: Terms) -> bytes | bytearray:
+        if self._seed is None:
+            return random_bytes(32, self._entropy)
+        return rounding_key(self._seed, terms.round, self._site.index, terms.phase)
+
+    def _lay_out(self, phase: str) -> PhaseLayout:
+        metrics = self._trainer.declared(phase)
+        layout = MessageLayout(self.manifest, metrics, phase)
+        return PhaseLayout(layout, self.manifest.layout_digest(metrics))
+
+
+def clipped(deltas: Mapping[str, NDArray[Any]], bound: float | None) -> Mapping[str, NDArray[Any]]:
+    """Return the deltas scaled down to the L2 norm `bound` over all arrays, if they are longer.
+
+    The norm is accumulated in float64; None leaves the deltas as they are.
+    """
+    if bound is None:
+        return deltas
+    squares = (float(np.sum(np.square(d, dtype=np.float64))) for d in deltas.values())
+    norm = float(np.sqrt(sum(squares)))
+    if norm <= bound:
+        return deltas
+    return {name: (delta * (bound / norm)).astype(delta.dtype) for name, delta in deltas.items()}

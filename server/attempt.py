@@ -1,0 +1,379 @@
+"""One attempt at one phase of one round: who answered, who is gone, and what comes next.
+
+The phases and their steps are those of protocol/round_table.py. In each the attempt waits
+for every member that can still answer, never for one that is gone, and goes on at the
+phase's deadline with those it has. A member that breaks a rule is expelled by name; the
+attempt lives while scheme A's tolerance, or the plain quorum, allows.
+
+Messages, frames, losses and ticks come in with the time; messages to members go out through
+`post`. Vectors land in the aggregation core's slots and are folded when they are whole and
+hash to what their sender signed: an expelled member's bytes are never in the sum.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .ingest import Ingest
+from ..protocol import keys
+from ..protocol import messages_pb2 as pb
+from ..protocol.aggregator import ServerSide
+from ..protocol.codec import Codec
+from ..protocol.entropy import wipe
+from ..protocol.errors import PeerError, RoundFailed, TooFewMembers, VoidRound
+from ..protocol.round_table import OVER, RoundEvent, RoundPhase, moved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .core.world import World
+    from .firewall import Firewall
+    from .invitation import Plan
+    from ..protocol.layout import Sums
+
+P, E = RoundPhase, RoundEvent
+
+
+class Attempt:
+    """The coordinator's state of one attempt."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        core: World,
+        firewall: Firewall,
+        post: Callable[[str, pb.ToClient], None],
+        note: Callable[[str, str, str], None],
+        knows: Callable[[str, bytes], bool],
+        now: float,
+    ) -> None:
+        """Invite nobody yet: the coordinator has sent `Start` to the cohort.
+
+        Args:
+            plan: Terms, layout, cohort and times.
+            core: The aggregation core.
+            firewall: Checks of unmasked updates.
+            post: Sends a message to a node.
+            note: Records an event `(kind, node, code)` in the ledger.
+            knows: Says whether a node has been sent a certificate, and remembers that it was.
+            now: Monotonic seconds.
+        """
+        self.plan = plan
+        self.phase = P.INVITING
+        self.cause = ""
+        self.seconds: dict[str, float] = {}
+        self.roster: tuple[str, ...] = ()
+        self.survivors: tuple[str, ...] = ()
+        self.sums: Sums | None = None
+        self.codec: Codec | None = None
+        self.culprit = ""
+        self._core, self._firewall, self._post, self._note = core, firewall, post, note
+        self._server = ServerSide(plan.terms)
+        self._ingest: Ingest | None = None
+        self._gone: set[str] = set()
+        self._ready: list[str] = []
+        self._answered: set[str] = set()
+        self._headers: dict[str, pb.MaskedHeader] = {}
+        self._entered = now
+        self._due = now + plan.deadline
+        self._knows = knows
+
+    # -- what comes in ----------------------------------------------------------------------
+
+    def message(self, node: str, message: pb.ToServer, now: float) -> None:
+        """Take a member's message; one that breaks a rule expels it."""
+        if self.phase in OVER or node in self._gone or node not in self.plan.cohort:
+            return
+        try:
+            self._take(node, message)
+        except PeerError as error:
+            self.expel(node, str(error))
+        self.tick(now)
+
+    def frame(self, node: str, frame: bytes, now: float) -> None:
+        """Take one frame of a member's vector."""
+        if self.phase is not P.SUMMING or node in self._gone:
+            return  # late: the survivors are frozen, and it is not among them
+        try:
+            ingest = self._receiving(node)
+            if ingest.accept(node, frame):
+                self._fold(node, ingest)
+        except PeerError as error:
+            self.expel(node, str(error))
+        self.tick(now)
+
+    def lost(self, node: str, now: float) -> None:
+        """Note that a node's session ended; it is not waited for."""
+        if node in self.plan.cohort and node not in self._gone and self.phase not in OVER:
+            self._leave(node)
+            self._note("lost", node, self.phase.value)
+            self.tick(now)
+
+    def tick(self, now: float) -> None:
+        """Go on as far as the answers and the clock allow."""
+        while self.phase not in OVER and self.phase is not P.SUMMED and self._may_go_on(now):
+            try:
+                self._go_on(now)
+            except VoidRound as error:
+                self.fail(E.UNUSABLE, str(error), now, culprit=error.member.hex())
+            except RoundFailed as error:
+                self.fail(E.TOO_FEW, str(error), now)
+
+    def wants(self, node: str) -> int | None:
+        """Return the offset from which a member's vector is wanted; None for not now.
+
+        None is the back-pressure: every slot of the core is taken.
+        """
+        open_for = self.phase is P.SUMMING and node not in self._gone and node in self._headers
+        return self._ingest.wants(node) if open_for and self._ingest is not None else None
+
+    def expel(self, node: str, why: str) -> None:
+        """Drop a member by name; its bytes are in no sum."""
+        self._note("expelled", node, why)
+        self._leave(node)
+        self._post(node, self._closing(node))
+
+    def committed(self, now: float) -> None:
+        """Note that the coordinator committed the round; the sum is given back."""
+        self._move(E.COMMITTED, now)
+        self._end()
+
+    def fail(self, event: RoundEvent, cause: str, now: float, culprit: str = "") -> None:
+        """End the attempt without a result; the model is unchanged."""
+        self.cause, self.culprit = cause, culprit
+        self._move(event, now)
+        self._end()
+
+    # -- one message ------------------------------------------------------------------------
+
+    def _take(self, node: str, message: pb.ToServer) -> None:
+        body = message.WhichOneof("body")
+        if body == "refusal":
+            code = pb.Reason.Name(message.refusal.reason)
+            self._note("refused", node, f"{code} {message.refusal.key}".strip())
+            self._leave(node)
+            return
+        if message.ctx != (self.ctx if body not in {"keys", "ready"} else self._server.ctx0):
+            raise PeerError(node, f"sent `{body}` for another context than this round's")
+        if body in {"keys", "ready"}:
+            self._joined(node, message)
+        elif body == "masked":
+            self._header(node, message.masked)
+        elif self.plan.secure and _PHASE_OF[body] is self.phase:
+            self._answer(node, body, message)
+        elif not self.plan.secure:
+            raise PeerError(node, f"sent `{body}` in a plain round")
+        # A trip that is over has been closed without this member: nothing to do.
+
+    def _joined(self, node: str, message: pb.ToServer) -> None:
+        if message.HasField("keys") is not self.plan.secure:
+            raise PeerError(node, "answers in another scheme than the round's")
+        if self.phase is not P.INVITING or node in self._ready:
+            return
+        if self.plan.secure:
+            self._server.keys(self.plan.cohort[node].member, message.keys)
+        self._ready.append(node)
+
+    def _answer(self, node: str, body: str, message: pb.ToServer) -> None:
+        member = bytes.fromhex(node)
+        if body == "shares":
+            self._server.shares(member, message.shares)
+        elif body == "vote":
+            self._server.vote(member, message.vote)
+        else:
+            self._server.release(member, message.release)
+        self._answered.add(node)
+
+    def _header(self, node: str, masked: pb.Masked) -> None:
+        if self.phase is not P.SUMMING:
+            return
+        total = self.plan.layout.total_bytes
+        if masked.bytes != total:
+            raise PeerError(node, "announces a vector", f"{total} bytes", masked.bytes)
+        if node not in self.roster:
+            raise PeerError(node, "is not in this attempt's roster")
+        if self.plan.secure:
+            self._server.header(bytes.fromhex(node), masked.header)
+        else:
+            self._check_plain(node, masked.header)
+        self._headers[node] = masked.header
+
+    def _check_plain(self, node: str, header: pb.MaskedHeader) -> None:
+        fields = (self.ctx, bytes.fromhex(node), header.y_hash)
+        if not keys.verify(
+            self.plan.cohort[node].member.public, header.signature, "plain", *fields
+        ):
+            raise PeerError(node, "its update is not signed for this round")
+        if self._headers.setdefault(node, header) != header:
+            raise PeerError(node, "sent a second update for one round")
+
+    def _receiving(self, node: str) -> Ingest:
+        if node not in self._headers or self._ingest is None:
+            raise PeerError(node, "sent frames before their header")
+        return self._ingest
+
+    def _fold(self, node: str, ingest: Ingest) -> None:
+        """Check a whole vector and add it to the sum, once."""
+        digest = ingest.digest(node)
+        if self.plan.secure:
+            self._server.delivered(bytes.fromhex(node), digest)
+        elif digest != self._headers[node].y_hash:
+            raise PeerError(node, "the update does not hash to what was signed")
+        elif self.codec is not None:
+            self._firewall.check_message(node, ingest.slot(node), self.plan.layout, self.codec)
+        ingest.fold(node)
+        self._answered.add(node)
+
+    # -- going on ---------------------------------------------------------------------------
+
+    @property
+    def ctx(self) -> bytes:
+        """ctx0 until the roster is frozen, ctx after; ctx0 throughout a plain round."""
+        return self._server.ctx or self._server.ctx0
+
+    def _expected(self) -> set[str]:
+        """Return the members whose answer this phase waits for."""
+        if self.phase is P.INVITING:
+            return set(self.plan.cohort) - self._gone - set(self._ready)
+        if self.phase in {P.VOTING, P.UNMASKING}:
+            return set(self.survivors) - self._gone - self._answered
+        among = self._server.ids(self._server.u2) if self._server.u2 else None
+        members = {i.hex() for i in among} if among else set(self.roster)
+        return members - self._gone - self._answered
+
+    def _may_go_on(self, now: float) -> bool:
+        if now >= self._due or not self._expected():
+            return True
+        if self.phase is P.INVITING:
+            return len(self._ready) >= self.plan.needed
+        if self.phase is P.VOTING:
+            return self._server.has_quorum
+        if self.phase is P.UNMASKING:
+            return self._server.solvable
+        return self._hopeless()
+
+    def _hopeless(self) -> bool:
+        """Whether so many are gone that waiting for the others cannot help."""
+        numbers = self._server.numbers
+        return numbers is not None and len(self._gone & set(self.roster)) > numbers.d
+
+    def _go_on(self, now: float) -> None:
+        if self.phase is P.INVITING:
+            self._freeze(now)
+        elif self.phase is P.SHARING:
+            inboxes = self._server.end_shares()
+            self._send({i: pb.ToClient(inbox=body) for i, body in inboxes.items()})
+            self._open_sum()
+            self._move(E.SHARED, now)
+        elif self.phase is P.SUMMING and self.plan.secure:
+            survivors = self._server.end_uploads()
+            self.survivors = tuple(i.hex() for i in self._server.ids(self._server.u))
+            self._send({i: pb.ToClient(survivors=body) for i, body in survivors.items()})
+            self._move(E.UPLOADED, now)
+        elif self.phase is P.SUMMING:
+            self._end_plain(now)
+        elif self.phase is P.VOTING:
+            votes = self._server.quorum()
+            self._send({i: pb.ToClient(votes=body) for i, body in votes.items()})
+            self._move(E.QUORUM, now)
+        else:
+            self._unmask(now)
+
+    def _freeze(self, now: float) -> None:
+        """Freeze the roster with those who are ready; the others are let go."""
+        for node in self._gone & set(self._ready):
+            self._ready.remove(node)
+            self._server.drop(bytes.fromhex(node))
+        n, params = len(self._ready), self.plan.params
+        if n < params.min_members:
+            raise TooFewMembers(f"{n} members are ready, at least {params.min_members} are needed")
+        rosters = self._server.freeze() if self.plan.secure else {}
+        self.roster = tuple(self._ready)
+        self.codec = Codec(n, params.value_range, params.weight_cap)
+        prints = [self.plan.cohort[node].member.fingerprint for node in self.roster]
+        for node in self.roster:
+            body = rosters.get(bytes.fromhex(node), pb.Roster(members=n))
+            if self.plan.secure:
+                missing = [i for i, p in enumerate(prints) if not self._knows(node, p)]
+                body.certificates.extend(self.plan.cohort[self.roster[i]].der for i in missing)
+            self._post(node, pb.ToClient(ctx=self._server.ctx0, roster=body))
+        for node in set(self.plan.cohort) - set(self.roster) - self._gone:
+            self._post(node, self._closing(node))
+        if self.plan.secure:
+            self._move(E.FROZEN, now)
+        else:
+            self._open_sum()
+            self._move(E.FROZEN_PLAIN, now)
+
+    def _open_sum(self) -> None:
+        layout = self.plan.layout
+        self._ingest = Ingest(self._core, self.ctx, layout.total_bytes, layout.split)
+
+    def _end_plain(self, now: float) -> None:
+        least = self.plan.params.min_survivors
+        folded = self._opened().folded
+        if len(folded) < least:
+            raise TooFewMembers(f"{len(folded)} updates came, at least {least} are needed")
+        self.survivors = tuple(node for node in self.roster if node in folded)
+        self._read_sum()
+        self._move(E.SUMMED_PLAIN, now)
+
+    def _unmask(self, now: float) -> None:
+        try:
+            streams = self._server.finish()
+        finally:
+            for member, what in self._server.faults:
+                self._note("bad share", member.hex(), what)
+        self._opened().sum.unmask(streams)
+        wipe(*(key for key, _ in streams))
+        self._read_sum()
+        self._move(E.OPENED, now)
+
+    def _read_sum(self) -> None:
+        """Apply the void rules to the opened sum and keep what it says."""
+        ingest, layout = self._opened(), self.plan.layout
+        if self.codec is None or sorted(ingest.folded) != sorted(self.survivors):
+            raise VoidRound("the core folded others than the survivors")
+        self.sums = layout.read(ingest.sum.result(), len(self.survivors), self.codec)
+
+    def _opened(self) -> Ingest:
+        if self._ingest is None:
+            raise VoidRound("no sum was opened")
+        return self._ingest
+
+    # -- helpers ----------------------------------------------------------------------------
+
+    def _send(self, bodies: Mapping[bytes, pb.ToClient]) -> None:
+        for member, message in bodies.items():
+            if member.hex() not in self._gone:
+                message.ctx = self.ctx
+                self._post(member.hex(), message)
+
+    def _leave(self, node: str) -> None:
+        self._gone.add(node)
+        if self._ingest is not None:
+            self._ingest.discard(node)
+
+    def _move(self, event: RoundEvent, now: float) -> None:
+        name = self.phase.value
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._entered
+        self.phase = moved(self.phase, event)
+        self._entered, self._due = now, now + self.plan.trip
+        self._answered.clear()
+
+    def _end(self) -> None:
+        """Close the attempt for everybody who is still in it, and give the sum back."""
+        for node in self.plan.cohort:
+            if node not in self._gone:
+                self._post(node, self._closing(node))
+        if self._ingest is not None:
+            self._ingest.close()
+        self._ingest, self.sums = None, None
+
+    def _closing(self, node: str) -> pb.ToClient:
+        ctx = self.ctx if node in self.roster else self._server.ctx0
+        return pb.ToClient(ctx=ctx, close=pb.Close(reason=pb.REASON_ATTEMPT_CLOSED))
+
+
+_PHASE_OF = {"shares": P.SHARING, "vote": P.VOTING, "release": P.UNMASKING}

@@ -1,0 +1,393 @@
+"""The coordinator: rounds one after another, each an `Attempt` or several, until the run ends.
+
+    joined nodes -> cohort -> Start -> Attempt -> sum -> server step -> model on disk
+                 -> ledger entry -> next round          (an entry is what finishes a round)
+
+Transport, clock and disk come from outside: messages go out through `post`, the time comes
+with every call. The same object serves gRPC sessions and the in-process link.
+
+A failed attempt changes nothing; it is recorded with its cause, and tried again while
+`attempts` allows. After votes were cast on a model, only an exact repeat of the voted set,
+or members that have not voted, may be asked again (docs/protocol.md, section 7).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import outcome
+from .attempt import Attempt
+from .cohort import Standing, invitations, select
+from .core.world import World
+from .firewall import Firewall
+from .invitation import Joined, Plan, start_of
+from .ledger import RoundRecord
+from ..protocol import messages_pb2 as pb
+from ..protocol import wire
+from ..protocol.context import Terms
+from ..protocol.digest import model_digest
+from ..protocol.errors import PeerError, RoundFailed, TooFewMembers
+from ..protocol.layout import MessageLayout
+from ..protocol.manifest import Manifest
+from ..protocol.plan import VERSION
+from ..protocol.round_table import RoundEvent, RoundPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from numpy.typing import NDArray
+
+    from .run_directory import RunDirectory
+    from .settings import RunSettings
+    from ..protocol.verification import Verifier
+    from ..strategies.fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a coordinator stands on: trust, disk, transport and clock."""
+
+    verifier: Verifier
+    ca: bytes
+    """SHA-256 of the CA certificate's DER."""
+    app: bytes = bytes(32)
+    """SHA-256 of the app bundle; zeros outside Flower."""
+    directory: RunDirectory
+    """Where rounds and ledger are written; the ledger has the run already."""
+    post: Callable[[str, bytes], None]
+    """Sends bytes to a node."""
+    wall: Callable[[], datetime]
+    """Civil time, for certificates and time stamps."""
+    test: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None = None
+    """The server's own evaluation, means by name."""
+    observe: Callable[[RoundRecord], None] = lambda _record: None
+    """Called with every record after it is committed."""
+    slots: int = 1
+    """Uploads in flight at once."""
+
+
+class Coordinator:
+    """One run."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        model: Mapping[str, NDArray[Any]],
+        metrics: Mapping[str, Mapping[str, int]],
+        rule: FedAvg,
+        around: Surroundings,
+    ) -> None:
+        """Write round 0, the initial model; nobody is invited before `begin`.
+
+        Args:
+            settings: The run.
+            model: Named arrays of the initial model.
+            metrics: Declared metrics of the phases `train` and `evaluate`, by name with their
+                fractional bits.
+            rule: The server step.
+            around: Trust, disk, transport and clock.
+        """
+        self.settings = settings
+        self.manifest = Manifest.of(model)
+        self.failure: RoundFailed | None = None
+        self.done = False
+        self.round = 0
+        self.bytes_up = self.bytes_down = 0
+        self._rule, self._around = rule, around
+        self._layouts = {p: MessageLayout(self.manifest, m, p) for p, m in metrics.items()}
+        self._layout_digests = {p: self.manifest.layout_digest(m) for p, m in metrics.items()}
+        self._core = World(around.slots)
+        cap = settings.params.weight_cap
+        self._firewall = Firewall(self.manifest, max_norm=settings.max_norm, weight_cap=cap)
+        self._nodes: dict[str, Joined] = {}
+        self._sent: dict[str, set[bytes]] = {}
+        self._standing = Standing()
+        self._attempts: dict[bytes, int] = {}
+        self._tries = 0
+        self._phase = "train"
+        self._attempt: Attempt | None = None
+        self._voted: tuple[bytes, frozenset[str]] | None = None
+        self._best: tuple[float, int] | None = None
+        self._publish(model)
+
+    # -- nodes ------------------------------------------------------------------------------
+
+    def join(self, der: bytes, now: float) -> str:
+        """Admit the bearer of a member's certificate; the newest session of a node wins.
+
+        Raises:
+            BadCertificate: It is no member of this federation.
+        """
+        member = self._around.verifier.member(der, self._around.wall())
+        node = member.id.hex()
+        if node in self._nodes:
+            self.leave(node, now)
+        self._nodes[node] = Joined(member, der)
+        self._sent[node] = set()
+        return node
+
+    def leave(self, node: str, now: float) -> None:
+        """Note that a node's session ended."""
+        self._nodes.pop(node, None)
+        if self._attempt is not None:
+            self._attempt.lost(node, now)
+            self._conclude(now)
+
+    def resume_session(self, der: bytes) -> str:
+        """Take a node's broken connection up again, the attempt untouched.
+
+        Raises:
+            BadCertificate: It is no member, or not one of this run's sessions.
+        """
+        member = self._around.verifier.member(der, self._around.wall())
+        if member.id.hex() not in self._nodes:
+            raise PeerError(member.id.hex(), "has no session to resume; join anew")
+        return member.id.hex()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Nodes with a session."""
+        return tuple(self._nodes)
+
+    # -- what comes in ----------------------------------------------------------------------
+
+    def begin(self, now: float) -> None:
+        """Start the first round with the nodes that have joined."""
+        self._next_round(now)
+
+    def message(self, node: str, data: bytes, now: float) -> None:
+        """Take a node's message; bytes that are none end its part in the attempt, by name."""
+        self.bytes_up += len(data)
+        attempt = self._attempt
+        if attempt is None:
+            return
+        try:
+            message = wire.parse_to_server(data, node)
+        except PeerError as error:
+            attempt.expel(node, str(error))
+            attempt.tick(now)
+        else:
+            attempt.message(node, message, now)
+        self._conclude(now)
+
+    def frame(self, node: str, frame: bytes, now: float) -> None:
+        """Take one frame of a node's vector."""
+        self.bytes_up += len(frame)
+        if self._attempt is not None:
+            self._attempt.frame(node, frame, now)
+            self._conclude(now)
+
+    def tick(self, now: float) -> None:
+        """Let the clock move the attempt on."""
+        if self._attempt is not None:
+            self._attempt.tick(now)
+            self._conclude(now)
+
+    def wants(self, node: str) -> int | None:
+        """Return the offset from which the node's vector is wanted; None for not now."""
+        return self._attempt.wants(node) if self._attempt is not None else None
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The attempt in progress."""
+        return self._attempt
+
+    # -- rounds -----------------------------------------------------------------------------
+
+    def _next_round(self, now: float) -> None:
+        """Go to the next training round, the evaluation of the last model, or the end."""
+        self._tries = 0
+        if self.round < self.settings.rounds:
+            self.round += 1
+            self._phase = "train"
+        elif self._phase == "train" and self.settings.final_evaluation:
+            self._phase = "evaluate"
+        else:
+            self._finish()
+            return
+        self._invite(now)
+
+    def _invite(self, now: float) -> None:
+        """Open an attempt: choose a cohort and send it the terms."""
+        self._tries += 1
+        number = self._attempts.get(self.digest, -1) + 1
+        self._attempts[self.digest] = number
+        terms = self._terms(number)
+        cohort, needed = self._cohort(number)
+        plan = Plan(
+            terms=terms,
+            layout=self._layouts[self._phase],
+            cohort=cohort,
+            needed=needed,
+            deadline=self.settings.deadline,
+            trip=self.settings.trip,
+        )
+        self._attempt = Attempt(
+            plan,
+            core=self._core,
+            firewall=self._firewall,
+            post=self._post,
+            note=self._note,
+            knows=self._knows,
+            now=now,
+        )
+        start = start_of(terms, self.manifest.total_bytes)
+        for node in cohort:
+            self._post(node, pb.ToClient(start=start))
+        self._attempt.tick(now)
+        self._conclude(now)
+
+    def _cohort(self, number: int) -> tuple[dict[str, Joined], int]:
+        """Return whom this attempt asks, and how many of them freeze its roster."""
+        voted = self._voted[1] if self._voted and self._voted[0] == self.digest else None
+        if voted is not None:
+            if voted <= set(self._nodes):  # an exact repeat: the same sum again
+                return {n: self._nodes[n] for n in sorted(voted)}, len(voted)
+            nodes = [n for n in self._nodes if n not in voted]
+        else:
+            nodes = list(self._nodes)
+        wanted = self.settings.cohort or len(nodes)
+        asked = invitations(wanted, self.settings.dropout) if wanted else 0
+        excluded = self._standing.excluded
+        chosen = select(
+            nodes,
+            asked,
+            seed=self.settings.seed,
+            round=self.round,
+            attempt=number,
+            excluded=excluded,
+        )
+        return {n: self._nodes[n] for n in chosen}, min(wanted, len(chosen))
+
+    def _terms(self, attempt: int) -> Terms:
+        config: dict[str, object] = {**self.settings.config, "server-round": self.round}
+        return Terms(
+            protocol=VERSION,
+            scheme=self.settings.scheme,
+            ca=self._around.ca,
+            app=self._around.app,
+            run=self.settings.run,
+            round=self.round,
+            phase=self._phase,
+            attempt=attempt,
+            model=self.digest,
+            config=config,
+            params=self.settings.params.table(),
+            layout=self._layout_digests[self._phase],
+        )
+
+    # -- the end of an attempt --------------------------------------------------------------
+
+    def _conclude(self, now: float) -> None:
+        """Commit a sum that is open, or record a failure and try again, or end the run."""
+        attempt = self._attempt
+        if attempt is None:
+            return
+        if attempt.phase is RoundPhase.SUMMED:
+            try:
+                self._commit(attempt, now)
+            except RoundFailed as error:
+                attempt.fail(RoundEvent.UNUSABLE, str(error), now)
+            else:
+                self._attempt = None
+                self._next_round(now)
+                return
+        if attempt.phase in {RoundPhase.ABORTED, RoundPhase.VOID}:
+            self._attempt = None
+            self._failed(attempt, now)
+
+    def _commit(self, attempt: Attempt, now: float) -> None:
+        """Step, write, record: in this order; the record is what finishes the round."""
+        sums, codec = attempt.sums, attempt.codec
+        if sums is None or codec is None:
+            raise TooFewMembers("the attempt has no sum")
+        record = outcome.recorded(sums, attempt.plan.layout, len(attempt.survivors))
+        if self._phase == "train":
+            stepped = self._rule.step(self.model, attempt.plan.layout.mean(sums, codec))
+            if self._around.test is not None:
+                tested = self._around.test(stepped)
+                record |= {f"test.{name}": value for name, value in tested.items()}
+            self._publish(stepped)
+        for line in outcome.warnings(record, codec):
+            self._note("warning", "", line)
+        attempt.committed(now)
+        self._record(attempt, "finished", record)
+        if self._phase == "train":
+            self._prune(record)
+
+    def _failed(self, attempt: Attempt, now: float) -> None:
+        void = attempt.phase is RoundPhase.VOID
+        self._record(attempt, "void" if void else "aborted", {})
+        if attempt.culprit:
+            self._note("void", attempt.culprit, attempt.cause)
+            self._standing.void(attempt.culprit)
+        if attempt.survivors and attempt.plan.secure:
+            self._voted = (self.digest, frozenset(attempt.survivors))
+        if self._tries < self.settings.attempts:
+            self._invite(now)
+            return
+        self.failure = TooFewMembers(
+            f"round {self.round} {attempt.phase}: {attempt.cause}; the model is that of round "
+            f"{self._around.directory.latest()}"
+        )
+        self._finish()
+
+    def _record(self, attempt: Attempt, result: str, metrics: Mapping[str, float]) -> None:
+        record = RoundRecord(
+            round=self.round,
+            attempt=attempt.plan.terms.attempt,
+            phase=self._phase,
+            outcome=result,
+            cause=attempt.cause,
+            roster=attempt.roster,
+            survivors=attempt.survivors if result == "finished" else (),
+            model=self.digest.hex(),
+            metrics=metrics,
+            seconds={name: round(value, 6) for name, value in attempt.seconds.items()},
+            bytes_up=self.bytes_up,
+            bytes_down=self.bytes_down,
+        )
+        self.bytes_up = self.bytes_down = 0
+        self._around.directory.ledger.commit_round(record)
+        self._around.observe(record)
+
+    def _prune(self, record: Mapping[str, float]) -> None:
+        """Keep the best round by the server's own accuracy, else by the clients' loss."""
+        score = record.get("test.accuracy", -record.get("train.loss", 0.0))
+        if self._best is None or score > self._best[0]:
+            self._best = (score, self.round)
+        self._around.directory.prune(self._best[1])
+
+    def _finish(self) -> None:
+        self.done = True
+        for node in self._nodes:
+            self._post(node, pb.ToClient(goodbye=pb.Goodbye()))
+
+    # -- helpers ----------------------------------------------------------------------------
+
+    def _publish(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write the model of this round durably, then make it the one that members fetch."""
+        packed = self.manifest.pack(arrays)
+        digest = model_digest(packed)
+        self._around.directory.write_round(self.round, arrays, self.manifest, digest, {})
+        self.model, self.published, self.digest = dict(arrays), packed, digest
+
+    def _post(self, node: str, message: pb.ToClient) -> None:
+        data = message.SerializeToString()
+        self.bytes_down += len(data)
+        self._around.post(node, data)
+
+    def _note(self, kind: str, node: str, code: str) -> None:
+        attempt = self._attempt.plan.terms.attempt if self._attempt is not None else 0
+        at = self._around.wall().isoformat(timespec="milliseconds")
+        ledger = self._around.directory.ledger
+        ledger.event(kind, round=self.round, attempt=attempt, node=node, code=code, at=at)
+
+    def _knows(self, node: str, fingerprint: bytes) -> bool:
+        """Say whether the node has this certificate, and remember that it will."""
+        sent = self._sent.setdefault(node, set())
+        known = fingerprint in sent
+        sent.add(fingerprint)
+        return known

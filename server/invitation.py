@@ -1,0 +1,66 @@
+"""What the coordinator plans for one attempt: terms, layout, cohort and times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..protocol import messages_pb2 as pb
+from ..protocol.canonical import settings_to_pb
+from ..protocol.plan import Params, read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..protocol.context import Terms
+    from ..protocol.layout import MessageLayout
+    from ..protocol.verification import Member
+
+
+class Joined(NamedTuple):
+    """A node of a session: who its certificate says it is, and the certificate."""
+
+    member: Member
+    der: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What one attempt is about."""
+
+    terms: Terms
+    layout: MessageLayout
+    cohort: Mapping[str, Joined]
+    """Invited nodes, by id in hex."""
+    needed: int
+    """How many trained members freeze the roster before the deadline does."""
+    deadline: float
+    """Seconds for local training."""
+    trip: float
+    """Seconds for each trip after it."""
+
+    @property
+    def secure(self) -> bool:
+        """Whether masks are on."""
+        return self.terms.scheme == "A"
+
+    @property
+    def params(self) -> Params:
+        """The numbers of ctx0."""
+        return read(self.terms.params)
+
+
+def start_of(terms: Terms, model_bytes: int) -> pb.Start:
+    """Return the message that opens an attempt: what of ctx0 a member cannot know itself."""
+    return pb.Start(
+        protocol=terms.protocol,
+        scheme=terms.scheme,
+        run=terms.run,
+        round=terms.round,
+        phase=pb.PHASE_TRAIN if terms.phase == "train" else pb.PHASE_EVALUATE,
+        attempt=terms.attempt,
+        config=settings_to_pb(terms.config),
+        params=settings_to_pb(terms.params),
+        model_digest=terms.model,
+        model_bytes=model_bytes,
+    )

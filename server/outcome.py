@@ -1,0 +1,59 @@
+"""What an opened sum says: the means that are recorded, and the warnings that follow.
+
+Nothing here is about one client: the metrics are sums over the survivors, divided once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..protocol.codec import Codec
+    from ..protocol.layout import MessageLayout, Sums
+
+SATURATION_LIMIT = 0.001
+"""Share of clamped values in the sum above which a round warns."""
+CAP_FACTOR = 16
+"""A weight cap this many times the mean weight wastes the code's resolution."""
+
+
+def means(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return `PREFIX.NAME` sums divided by `PREFIX.examples`; `correct` becomes `accuracy`."""
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        prefix, _, short = name.partition(".")
+        examples = metrics.get(f"{prefix}.examples", 0)
+        if short == "examples":
+            found[name] = float(value)
+        elif examples:
+            found[f"{prefix}.{'accuracy' if short == 'correct' else short}"] = value / examples
+    return found
+
+
+def recorded(sums: Sums, layout: MessageLayout, survivors: int) -> dict[str, float]:
+    """Return everything that a round's ledger entry says about its aggregate."""
+    values = sum(entry.size for entry in layout.manifest.averaged) if layout.places else 0
+    record = means(sums.metrics)
+    if values:
+        record["weight.mean"] = sums.weight / survivors
+        record["saturation"] = sums.saturated / (values * survivors)
+    return record
+
+
+def warnings(record: Mapping[str, float], codec: Codec) -> list[str]:
+    """Return a line for each setting that this round shows to be badly chosen."""
+    lines = []
+    saturation, weight = record.get("saturation", 0.0), record.get("weight.mean", 0.0)
+    if saturation > SATURATION_LIMIT:
+        lines.append(
+            f"{saturation:.2%} of the values were clamped to ±{codec.value_range}; "
+            "raise value-range"
+        )
+    if weight and codec.weight_cap > CAP_FACTOR * weight:
+        lines.append(
+            f"weight-cap {codec.weight_cap} is more than {CAP_FACTOR} times the mean weight "
+            f"{weight:.0f}; lower it"
+        )
+    return lines
