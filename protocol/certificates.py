@@ -49,6 +49,8 @@ BACKDATED = timedelta(minutes=5)  # tolerates a device whose clock is a little s
 FEDERATION = re.compile(r"[a-z0-9-]{1,63}")
 
 _NODE_URI = re.compile(r"umbel://([a-z0-9-]{1,63})/node/([0-9a-f]{32})")
+_LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_DNS = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*", re.IGNORECASE | re.ASCII)
 _NAME_LIMIT = 64  # of X.520's O= and CN=
 
 
@@ -92,7 +94,7 @@ class Authority:
         node_uri(federation, bytes(ID_BYTES))
         _within("years", years, 10)
         key = ec.generate_private_key(ec.SECP256R1())
-        name = _name(federation, "root")
+        name = _ca_name(federation, "root", key.public_key())
         builder = _ca(name, name, key, key.public_key(), pathlen=int(above_issuing))
         until = now + timedelta(days=365 * years)
         return cls(federation, _sign(builder, key, now, until), key)
@@ -106,7 +108,7 @@ class Authority:
         """Make an issuing CA under this root, which must be `above_issuing`."""
         _within("days", days, 365)
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = _name(self.federation, "issuing")
+        subject = _ca_name(self.federation, "issuing", key.public_key())
         builder = _ca(subject, self.certificate.subject, self.key, key.public_key(), pathlen=0)
         return Authority(self.federation, self._sign(builder, now, days), key)
 
@@ -248,10 +250,18 @@ def _name(organisation: str, common: str) -> x509.Name:
     )
 
 
+def _ca_name(federation: str, role: str, public: ec.EllipticCurvePublicKey) -> x509.Name:
+    """Return a name that differs for every key, so that a chain can be told by its names."""
+    key_id = x509.SubjectKeyIdentifier.from_public_key(public).digest
+    return _name(federation, f"{role} {key_id[:4].hex()}")
+
+
 def _general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
+        if _DNS.fullmatch(name) is None:
+            raise SettingsError("gateway name", "a DNS or IP name", name) from None
         return x509.DNSName(name)
 
 

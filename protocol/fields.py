@@ -6,10 +6,13 @@ are, so that nothing signed as one thing can be shown as another.
 
 from __future__ import annotations
 
+import re
+
 from .canonical import lp
 from .errors import Malformed
 
 _LENGTH = 8
+_NUMBER = re.compile(rb"0|[1-9][0-9]{0,18}")
 
 
 def pack(label: bytes, *fields: bytes) -> bytes:
@@ -25,7 +28,8 @@ def unpack(label: bytes, raw: bytes, count: int, peer: str) -> list[bytes]:
     """
     if not raw.startswith(label):
         raise Malformed(peer, f"does not begin with {label.decode()}")
-    at, fields = len(label), []
+    fields: list[bytes] = []
+    at = len(label)
     for _ in range(count):
         begin = at + _LENGTH
         at = begin + int.from_bytes(raw[at:begin], "little")
@@ -43,8 +47,6 @@ def number(field: bytes, peer: str) -> int:
     Raises:
         Malformed: It is written in another way.
     """
-    digits = field.decode("ascii", "replace")
-    value = int(digits) if len(field) <= 19 and digits.isdecimal() and digits.isascii() else -1
-    if str(value).encode("ascii") != field or value >= 2**63:
+    if _NUMBER.fullmatch(field) is None or int(field) >= 2**63:
         raise Malformed(peer, "a number", "decimal ASCII below 2^63", f"{len(field)} other bytes")
-    return value
+    return int(field)

@@ -42,7 +42,11 @@ _CACHE_LIMIT = 65536
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A verified member: its 16-byte id, its site (`O=`) and its message-signing key."""
+    """A verified member: its 16-byte id, its site (`O=`) and its message-signing key.
+
+    The id is the member. A fingerprint names one encoding of one certificate: a renewal has
+    another, and so has the same certificate with its signature written differently.
+    """
 
     id: bytes
     site: str
@@ -105,7 +109,7 @@ class Verifier:
     def _verify(self, der: bytes, key: bytes, peer: str, now: datetime) -> _Cached:
         try:
             leaf = x509.load_der_x509_certificate(der)
-        except ValueError as error:
+        except (ValueError, x509.InvalidVersion) as error:
             raise BadCertificate(peer, "is no X.509 certificate") from error
         chain = self._chain(leaf, peer, now)
         node_id = self._node_id(leaf, peer)
@@ -133,7 +137,7 @@ class Verifier:
         try:
             return verifier.verify(leaf, self._issuing).chain
         except VerificationError as error:
-            raise BadCertificate(peer, str(error)) from error
+            raise BadCertificate(peer, _cause(error)) from error
 
     def _node_id(self, leaf: x509.Certificate, peer: str) -> bytes:
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -144,6 +148,19 @@ class Verifier:
         if parts[0] != self._federation:
             raise BadCertificate(peer, "federation", self._federation, parts[0])
         return parts[1]
+
+
+def _cause(error: VerificationError) -> str:
+    """Return what the library found, without the path by which it says so."""
+    cause = str(error).split(" (encountered processing")[0]
+    for prefix in (
+        "validation failed: ",
+        "candidates exhausted: ",
+        "Python extension validator failed: ",
+        "ValueError: ",
+    ):
+        cause = cause.removeprefix(prefix)
+    return "no path to the pinned root" if "no interior errors" in cause else cause
 
 
 def _signing_leaf() -> ExtensionPolicy:
