@@ -61,6 +61,8 @@ def command(name: str) -> click.Command:
     """Import the benchmark `name` and return its command: its own options and `--json`."""
     module = importlib.import_module(f".{name}", __package__)
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    # Typer would evaluate it too, and modules import its type for the type checker only.
+    module.run.__annotations__.pop("return", None)
     single.command(name, help=module.__doc__)(module.run)
     built = typer.main.get_command(single)
     if built.callback is None:
