@@ -77,6 +77,11 @@ def frames(
         yield b"".join((header, part))
 
 
+def subject(frame: bytes | bytearray | memoryview) -> bytes:
+    """Return what a frame says it belongs to, unchecked; empty if it is too short to say."""
+    return bytes(memoryview(frame)[8:40]) if len(frame) >= _LAYOUT.size else b""
+
+
 class Assembly:
     """One whole being received into memory that the receiver owns."""
 

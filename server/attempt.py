@@ -76,7 +76,7 @@ class Attempt:
         self._answered: set[str] = set()
         self._headers: dict[str, pb.MaskedHeader] = {}
         self._entered = now
-        self._due = now + plan.deadline
+        self.due = now + plan.deadline
         self._knows = knows
 
     # -- what comes in ----------------------------------------------------------------------
@@ -232,6 +232,11 @@ class Attempt:
         """ctx0 until the roster is frozen, ctx after; ctx0 throughout a plain round."""
         return self._server.ctx or self._server.ctx0
 
+    @property
+    def contexts(self) -> tuple[bytes, bytes]:
+        """What the messages of this attempt are bound to: ctx0, and ctx once there is one."""
+        return self._server.ctx0, self.ctx
+
     def _expected(self) -> set[str]:
         """Return the members whose answer this phase waits for."""
         if self.phase is P.INVITING:
@@ -243,7 +248,7 @@ class Attempt:
         return members - self._gone - self._answered
 
     def _may_go_on(self, now: float) -> bool:
-        if now >= self._due or not self._expected():
+        if now >= self.due or not self._expected():
             return True
         if self.phase is P.INVITING:
             return len(self._ready) >= self.plan.needed
@@ -359,7 +364,7 @@ class Attempt:
         name = self.phase.value
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._entered
         self.phase = moved(self.phase, event)
-        self._entered, self._due = now, now + self.plan.trip
+        self._entered, self.due = now, now + self.plan.trip
         self._answered.clear()
 
     def _end(self) -> None:

@@ -13,6 +13,7 @@ or members that have not voted, may be asked again (docs/protocol.md, section 7)
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from ..protocol import wire
 from ..protocol.context import Terms
 from ..protocol.digest import model_digest
 from ..protocol.errors import PeerError, RoundFailed, TooFewMembers
+from ..protocol.frames import subject
 from ..protocol.layout import MessageLayout
 from ..protocol.manifest import Manifest
 from ..protocol.plan import VERSION
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
     from .settings import RunSettings
     from ..protocol.verification import Verifier
     from ..strategies.fedavg import FedAvg
+
+
+_REMEMBERED = 16
+"""Contexts of past attempts whose late messages are passed over; ctx0 and ctx of eight."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +112,7 @@ class Coordinator:
         self._standing = Standing()
         self._attempts: dict[bytes, int] = {}
         self._tries = 0
+        self._past: deque[bytes] = deque(maxlen=_REMEMBERED)
         self._phase = "train"
         self._attempt: Attempt | None = None
         self._voted: tuple[bytes, frozenset[str]] | None = None
@@ -169,13 +176,14 @@ class Coordinator:
             attempt.expel(node, str(error))
             attempt.tick(now)
         else:
-            attempt.message(node, message, now)
+            if message.ctx not in self._past:  # else late, of an attempt that is over
+                attempt.message(node, message, now)
         self._conclude(now)
 
     def frame(self, node: str, frame: bytes, now: float) -> None:
         """Take one frame of a node's vector."""
         self.bytes_up += len(frame)
-        if self._attempt is not None:
+        if self._attempt is not None and subject(frame) not in self._past:
             self._attempt.frame(node, frame, now)
             self._conclude(now)
 
@@ -291,12 +299,16 @@ class Coordinator:
             except RoundFailed as error:
                 attempt.fail(RoundEvent.UNUSABLE, str(error), now)
             else:
-                self._attempt = None
+                self._leave_behind(attempt)
                 self._next_round(now)
                 return
         if attempt.phase in {RoundPhase.ABORTED, RoundPhase.VOID}:
-            self._attempt = None
+            self._leave_behind(attempt)
             self._failed(attempt, now)
+
+    def _leave_behind(self, attempt: Attempt) -> None:
+        self._past.extend(attempt.contexts)
+        self._attempt = None
 
     def _commit(self, attempt: Attempt, now: float) -> None:
         """Step, write, record: in this order; the record is what finishes the round."""

@@ -1,0 +1,214 @@
+"""A federation in one process: a throw-away CA, real certificates, policies, sessions, server.
+
+Nothing is weakened for being simulated: the coordinator, the device sessions, scheme A and
+the policies are those of a deployment, secrets come from the operating system, and no flag
+turns a check off. Only the transport is replaced (link.py), and journals live in memory,
+because no simulated process outlives this one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from .link import Link
+from ..clients.journal import MemoryJournal
+from ..clients.policy import Policy
+from ..clients.session import Device, Session
+from ..clients.update import Update
+from ..protocol.canonical import lp
+from ..protocol.certificates import Authority
+from ..protocol.entropy import os_entropy
+from ..protocol.errors import RoundFailed
+from ..protocol.member import Identity
+from ..protocol.verification import Verifier
+from ..server.coordinator import Coordinator, Surroundings
+from ..server.run_directory import RunDirectory
+from ..strategies.fedavg import FedAvg
+from ..strategies.task import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from .drops import Drop
+    from ..server.ledger import RoundRecord
+    from ..server.settings import RunSettings
+    from ..strategies.trainer import Trainer
+
+FEDERATION = "simulation"
+SECURITY = {"A": "on (development CA)", "plain": "off"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a simulated run leaves."""
+
+    run: str
+    security: str
+    records: tuple[RoundRecord, ...]
+    model: dict[str, NDArray[Any]] = field(repr=False)
+    path: Path
+    """The run's directory."""
+    names: Mapping[str, int]
+    """Node id, hex, to the client's index."""
+    failure: RoundFailed | None = None
+    refusals: tuple[str, ...] = ()
+    """What the devices' own logs said, each behind its client's name."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """The server's own test accuracy after the last finished round, if it tests."""
+        found = [r.metrics["test.accuracy"] for r in self.records if "test.accuracy" in r.metrics]
+        return found[-1] if found else None
+
+
+def own_policy(settings: RunSettings) -> Policy:
+    """Return the policy that the simulator writes for its clients, as strict as the run allows."""
+    return Policy(
+        federation=FEDERATION,
+        required=settings.scheme != "plain",
+        min_members=settings.params.min_members,
+        min_survivors=settings.params.min_survivors,
+        max_weight=settings.params.weight_cap,
+        max_value_range=settings.params.value_range,
+        rounds_per_day=(settings.rounds + 1) * settings.attempts,
+    )
+
+
+class Federation:
+    """`clients` simulated devices and a server."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        settings: RunSettings,
+        *,
+        clients: int,
+        home: Path,
+        rule: FedAvg | None = None,
+        policy: Policy | None = None,
+        drops: Sequence[Drop] = (),
+        observe: Callable[[RoundRecord], None] = lambda _record: None,
+    ) -> None:
+        """Make the CA, enrol the clients, create the run's directory, connect everything.
+
+        Args:
+            trainer: Runs the task for every client, one call after another.
+            settings: The run.
+            clients: How many.
+            home: Where `runs/` is.
+            rule: The server step; FedAvg by default.
+            policy: Of every client; None is the one that `own_policy` makes.
+            drops: Losses to play.
+            observe: Called with every record.
+        """
+        self.settings = settings
+        self.policy = policy or own_policy(settings)
+        self.refusals: list[str] = []
+        self.authority = Authority.create(FEDERATION, datetime.now(UTC))
+        self._root = self.authority.certificate.public_bytes(Encoding.DER)
+        self.link = Link(drops)
+        self.directory = RunDirectory.create(home, settings.run)
+        self.directory.ledger.create_run(
+            settings.run, _stamp(), _described(settings, clients), SECURITY[settings.scheme]
+        )
+        self.records: list[RoundRecord] = []
+        self.coordinator = Coordinator(
+            settings,
+            trainer.arrays(settings.seed),
+            {phase: trainer.declared(phase) for phase in ("train", "evaluate")},
+            rule or FedAvg(),
+            Surroundings(
+                verifier=self._verifier(),
+                ca=sha256(self._root).digest(),
+                directory=self.directory,
+                post=self.link.post,
+                wall=_utc,
+                test=trainer.test,
+                observe=lambda record: (self.records.append(record), observe(record))[1],
+            ),
+        )
+        devices = [self._device(i, clients, trainer) for i in range(clients)]
+        self.sessions = [Session(device) for device in devices]
+        self.names = {device.identity.id.hex(): i for i, device in enumerate(devices)}
+        self.link.connect(
+            self.coordinator,
+            [(d.identity.certificate, s) for d, s in zip(devices, self.sessions, strict=True)],
+        )
+
+    def run(self) -> Result:
+        """Run every round and return what came of it."""
+        try:
+            self.link.run()
+        finally:
+            for session in self.sessions:
+                session.close()
+            self.directory.close()
+        return Result(
+            run=self.settings.run,
+            security=SECURITY[self.settings.scheme],
+            records=tuple(self.records),
+            model=self.coordinator.model,
+            path=self.directory.path,
+            names=self.names,
+            failure=self.coordinator.failure,
+            refusals=tuple(self.refusals),
+        )
+
+    def _verifier(self) -> Verifier:
+        return Verifier(self.authority.certificate, FEDERATION)
+
+    def _device(self, index: int, clients: int, trainer: Trainer) -> Device:
+        """Enrol one client: its own key, its certificate, its policy and journal."""
+        signing = Ed25519PrivateKey.generate()
+        node = node_id(self.settings.seed, index)
+        leaf = self.authority.issue_signing(signing.public_key(), node, f"site-{index}", _utc())
+        site = Site(partition=index, partitions=clients, seed=self.settings.seed)
+        seed = self.settings.seed
+        return Device(
+            identity=Identity(
+                id=node, certificate=leaf.public_bytes(Encoding.DER), signing=signing
+            ),
+            policy=self.policy,
+            verifier=self._verifier(),
+            ca=sha256(self._root).digest(),
+            journal=MemoryJournal(),
+            update=Update(trainer, site, self.policy, entropy=os_entropy, seed=seed),
+            clock=_utc,
+            entropy=os_entropy,
+            log=lambda line: self.refusals.append(f"client {index}: {line}"),
+        )
+
+
+def node_id(seed: int, index: int) -> bytes:
+    """Return the id of a simulated client: not secret, and the same in every run of a seed."""
+    fields = (b"umbel/simulated-node/1", str(seed).encode(), str(index).encode())
+    return sha256(lp(*fields)).digest()[:16]
+
+
+def _utc() -> datetime:
+    return datetime.now(UTC)
+
+
+def _stamp() -> str:
+    return _utc().isoformat(timespec="seconds")
+
+
+def _described(settings: RunSettings, clients: int) -> dict[str, object]:
+    """Return the settings as the ledger keeps them."""
+    return {
+        "clients": clients,
+        "rounds": settings.rounds,
+        "scheme": settings.scheme,
+        "seed": settings.seed,
+        "config": dict(settings.config),
+        "params": settings.params.table(),
+    }

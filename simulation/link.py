@@ -1,0 +1,175 @@
+"""The in-process link: sessions and coordinator exchange the encoded bytes of every message.
+
+What a network would carry is carried: messages as bytes, vectors and models as frames. Only
+the transport and its delays are missing. The order is first in, first out, so a run is
+repeatable; when nothing is left to do, time jumps to the next deadline.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ..clients.session import Fetch, Send, Upload
+from ..protocol import messages_pb2 as pb
+from ..protocol.errors import StateError
+from ..protocol.frames import Kind, frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from .drops import Drop
+    from ..clients.session import Action, Session
+    from ..server.coordinator import Coordinator
+
+
+class Clock:
+    """Monotonic seconds that can be moved forward, never back."""
+
+    def __init__(self) -> None:
+        """Start at the machine's own time."""
+        self._ahead = 0.0
+
+    def now(self) -> float:
+        """Return the seconds."""
+        return time.monotonic() + self._ahead
+
+    def skip_to(self, when: float) -> None:
+        """Let it be `when`, if that is still to come."""
+        self._ahead += max(0.0, when - self.now())
+
+
+class Link:
+    """Every client of one federation, and the way to its server."""
+
+    def __init__(self, drops: Sequence[Drop] = (), clock: Clock | None = None) -> None:
+        """Carry nothing yet; `drops` are losses to play."""
+        self.clock = clock or Clock()
+        self.tap: Callable[[str, str, bytes], None] = lambda _way, _node, _data: None
+        """Sees everything that passes: way (`up`, `down`), node, bytes."""
+        self._drops = tuple(drops)
+        self._queue: deque[tuple[str, bytes]] = deque()
+        self._sessions: dict[str, Session] = {}
+        self._index: dict[str, int] = {}
+        self._uploads: dict[str, Upload] = {}
+        self._lost: set[str] = set()
+        self._coordinator: Coordinator | None = None
+
+    def post(self, node: str, data: bytes) -> None:
+        """Take a message of the server for a node."""
+        self._queue.append((node, data))
+
+    def connect(self, coordinator: Coordinator, sessions: Iterable[tuple[bytes, Session]]) -> None:
+        """Join every session with its certificate, in this order."""
+        self._coordinator = coordinator
+        for index, (certificate, session) in enumerate(sessions):
+            node = coordinator.join(certificate, self.clock.now())
+            self._sessions[node] = session
+            self._index[node] = index
+
+    @property
+    def server(self) -> Coordinator:
+        """The coordinator behind this link."""
+        if self._coordinator is None:
+            raise StateError("link", "a coordinator", "none", "connect it first")
+        return self._coordinator
+
+    def run(self) -> None:
+        """Carry messages until the run is over."""
+        self.server.begin(self.clock.now())
+        while not self.server.done:
+            self.step()
+        while self._queue:
+            self._deliver(*self._queue.popleft())
+
+    def step(self) -> None:
+        """Deliver one message, or all the frames that are wanted, or let a deadline come."""
+        if self._queue:
+            self._deliver(*self._queue.popleft())
+        elif not self._pump():
+            attempt = self.server.attempt
+            if attempt is not None:
+                self.clock.skip_to(attempt.due)
+            self.server.tick(self.clock.now())
+
+    # -- down -------------------------------------------------------------------------------
+
+    def _deliver(self, node: str, data: bytes) -> None:
+        session = self._sessions.get(node)
+        if session is None or node in self._lost:
+            return
+        self.tap("down", node, data)
+        body = pb.ToClient.FromString(data).WhichOneof("body") or ""
+        if self._loses(node, body):
+            return
+        if body in {"start", "close", "goodbye"}:
+            self._uploads.pop(node, None)
+        self._do(node, session.receive(data))
+
+    def _do(self, node: str, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if node in self._lost:
+                return
+            if isinstance(action, Send):
+                self._send(node, action.data)
+            elif isinstance(action, Upload):
+                self._uploads[node] = action
+            else:
+                self._fetch(node, action)
+
+    def _fetch(self, node: str, wanted: Fetch) -> None:
+        """Send the published model in frames."""
+        session, server = self._sessions[node], self.server
+        for frame in frames(Kind.MODEL, wanted.digest, server.published):
+            server.bytes_down += len(frame)
+            self._do(node, session.frame(frame))
+
+    # -- up ---------------------------------------------------------------------------------
+
+    def _send(self, node: str, data: bytes) -> None:
+        self.tap("up", node, data)
+        body = pb.ToServer.FromString(data).WhichOneof("body") or ""
+        self.server.message(node, data, self.clock.now())
+        # A vector counts as `masked` when its last frame has passed, not its header.
+        self._loses(node, {"ready": "keys", "masked": ""}.get(body, body))
+
+    def _pump(self) -> bool:
+        """Send the frames of every vector that the server has room for."""
+        moved = False
+        for node in list(self._uploads):
+            offset = self.server.wants(node)
+            if offset is not None:
+                self._upload(node, self._uploads.pop(node), offset)
+                moved = True
+        return moved
+
+    def _upload(self, node: str, upload: Upload, offset: int) -> None:
+        broken = self._is_due(node, "upload")
+        parts = list(frames(Kind.UPLOAD, upload.subject, upload.buffer, offset))
+        for frame in parts[: len(parts) // 2] if broken else parts:
+            self.tap("up", node, frame)
+            self.server.frame(node, frame, self.clock.now())
+        if not self._loses(node, "upload"):
+            self._sessions[node].delivered()
+            self._loses(node, "masked")
+
+    # -- losses -----------------------------------------------------------------------------
+
+    def _is_due(self, node: str, boundary: str) -> bool:
+        index, number = self._index[node], self.server.round
+        return any(
+            drop.boundary == boundary and drop.round == number and index in drop.clients
+            for drop in self._drops
+        )
+
+    def _loses(self, node: str, boundary: str) -> bool:
+        """Lose the node for good if it is to be lost at this boundary."""
+        if node in self._lost or not self._is_due(node, boundary):
+            return node in self._lost
+        self._lost.add(node)
+        self._uploads.pop(node, None)
+        silent = all(drop.silent for drop in self._drops if drop.boundary == boundary)
+        if not silent:
+            self.server.leave(node, self.clock.now())
+        return True
