@@ -131,7 +131,11 @@ class Ledger:
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
             self._db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10.0)
-            self._prepare(new=new, read_only=read_only)
+            try:
+                self._prepare(new=new, read_only=read_only)
+            except BaseException:
+                self._db.close()
+                raise
 
     def __enter__(self) -> Self:
         """Return the ledger."""
@@ -225,6 +229,12 @@ class Ledger:
         """Return every attempt in the order of commitment."""
         return tuple(_round(row) for row in self._rows("round"))
 
+    def finished(self, phase: str) -> frozenset[int]:
+        """Return the numbers of the rounds whose `phase` finished."""
+        query = "SELECT round FROM round WHERE outcome = 'finished' AND phase = ?"
+        with self._watched():
+            return frozenset(row[0] for row in self._db.execute(query, (phase,)))
+
     def events(self) -> tuple[Event, ...]:
         """Return every event in order."""
         rows = self._rows("event")
@@ -270,7 +280,6 @@ class Ledger:
             for name in ("application_id", "user_version")
         )
         if mine != (APPLICATION_ID, SCHEMA_VERSION):
-            self._db.close()
             raise StateError(
                 str(self.path), f"a ledger, version {SCHEMA_VERSION}", f"another file {mine}",
                 "move it away, or use the release that wrote it",

@@ -101,13 +101,18 @@ class RunDirectory:
         path = _place(root, run_id)
         if not (path / "ledger.sqlite").is_file():
             raise StateError(str(path), "a run", "no such run", "see `umbel runs list`")
-        run = cls(path, _locked(path))
-        run.ledger.verify()
-        committed = run.committed()
-        for folder in (path / "rounds").iterdir():
-            number = int(folder.name) if _ROUND.fullmatch(folder.name) else None
-            if folder.name.startswith(".") or (number is not None and number not in committed):
-                shutil.rmtree(folder)
+        lock = _locked(path)
+        try:
+            run = cls(path, lock)
+        except BaseException:
+            os.close(lock)
+            raise
+        try:
+            run.ledger.verify()
+            run._drop_uncommitted()
+        except BaseException:
+            run.close()
+            raise
         return run
 
     def close(self) -> None:
@@ -146,6 +151,7 @@ class RunDirectory:
             The folder of the round.
 
         Raises:
+            BadUpdate: The arrays are not those of the manifest.
             StateError: The round is committed already, the disk is too full (both numbers are
                 said), or a write failed.
         """
@@ -154,21 +160,13 @@ class RunDirectory:
                 str(self.round_path(n)), "a round not written yet", "a committed one",
                 "resume the run from its newest round",
             )  # fmt: skip
+        manifest.check(arrays, "own model")
         self._check_space(manifest)
         final = self.round_path(n)
-        temporary = final.with_name(f".{final.name}.{os.getpid()}")
+        about = {"run": self.path.name, "round": str(n), "digest": digest.hex()}
         try:
-            for stale in (temporary, final):
-                if stale.exists():
-                    shutil.rmtree(stale)
-            temporary.mkdir(mode=0o700)
-            _write_model(temporary / MODEL_FILE, arrays, run=self.path.name, n=n, digest=digest)
-            _write_manifest(temporary / "manifest.json", n, manifest, digest, extra)
-            _sync(temporary)
-            temporary.rename(final)
-            _sync(final.parent)
-        except (OSError, safetensors.SafetensorError) as error:
-            shutil.rmtree(temporary, ignore_errors=True)
+            _write_folder(final, arrays, about, manifest, extra)
+        except OSError as error:
             raise StateError(
                 str(final), "a round on the disk", error, "free the disk, then resume the run"
             ) from error
@@ -180,24 +178,25 @@ class RunDirectory:
         Raises:
             StateError: The round is missing, or one byte of it is not what was written.
         """
-        manifest, digest, _ = self._manifest(n)
+        manifest, about, _ = self._manifest(n)
         path = self.round_path(n) / MODEL_FILE
         move = "resume from an earlier round or restore a backup"
         try:
-            arrays = safetensors.numpy.load_file(path)
+            with safetensors.safe_open(path, "numpy") as file:
+                said, arrays = file.metadata(), file.get_tensors()
             manifest.check(arrays, str(path))
-            got = model_digest(manifest.pack(arrays))
+            got = model_digest(manifest.pack(arrays)).hex()
         except (OSError, safetensors.SafetensorError, PeerError) as error:
             raise StateError(str(path), "the arrays of the manifest", error, move) from error
-        if got != digest:
-            raise StateError(str(path), f"digest {digest.hex()}", got.hex(), move)
+        if (got, said) != (about["digest"], about):
+            raise StateError(str(path), f"the model {about}", f"digest {got} under {said}", move)
         return {entry.name: arrays[entry.name] for entry in manifest.entries}
 
     def digest(self, n: int) -> bytes:
         """Return the model digest that the manifest of round `n` names."""
-        return self._manifest(n)[1]
+        return bytes.fromhex(self._manifest(n)[1]["digest"])
 
-    def extra(self, n: int) -> dict[str, Any]:
+    def stored_extra(self, n: int) -> dict[str, Any]:
         """Return what was stored beside the model of round `n`."""
         return self._manifest(n)[2]
 
@@ -208,12 +207,7 @@ class RunDirectory:
 
     def committed(self) -> frozenset[int]:
         """Return the rounds that the ledger calls finished, and 0."""
-        finished = (
-            record.round
-            for record in self.ledger.rounds()
-            if record.outcome == "finished" and record.phase == "train"
-        )
-        return frozenset({0, *finished})
+        return self.ledger.finished("train") | {0}
 
     def latest(self) -> int | None:
         """Return the newest round that is on the disk and committed, if there is one."""
@@ -240,6 +234,14 @@ class RunDirectory:
         """Return the folder of round `n`, whether it exists or not."""
         return self.path / "rounds" / f"{n:06d}"
 
+    def _drop_uncommitted(self) -> None:
+        """Remove the hidden leftovers of a crash, and rounds that the ledger does not know."""
+        committed = self.committed()
+        for folder in (self.path / "rounds").iterdir():
+            number = int(folder.name) if _ROUND.fullmatch(folder.name) else None
+            if folder.name.startswith(".") or (number is not None and number not in committed):
+                shutil.rmtree(folder)
+
     def _check_space(self, manifest: Manifest) -> None:
         needed = manifest.total_bytes + SPARE_BYTES
         free = shutil.disk_usage(self.path).free
@@ -249,7 +251,7 @@ class RunDirectory:
                 "free the disk, then resume the run",
             )  # fmt: skip
 
-    def _manifest(self, n: int) -> tuple[Manifest, bytes, dict[str, Any]]:
+    def _manifest(self, n: int) -> tuple[Manifest, dict[str, str], dict[str, Any]]:
         path = self.round_path(n) / "manifest.json"
         try:
             return _parse_manifest(path, n)
@@ -269,45 +271,74 @@ def list_runs(root: Path) -> tuple[str, ...]:
 def write_arrays(
     path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
 ) -> None:
-    """Write one safetensors file of named arrays and fsync it."""
-    safetensors.numpy.save_file(
-        {name: array.copy(order="C") if not array.flags.c_contiguous else array
-         for name, array in arrays.items()},
-        path, metadata=dict(metadata),
-    )  # fmt: skip
+    """Write one safetensors file of named arrays and fsync it.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    flat = {
+        name: array if array.flags.c_contiguous else array.copy(order="C")
+        for name, array in arrays.items()
+    }
+    try:
+        safetensors.numpy.save_file(flat, path, metadata=dict(metadata))
+    except safetensors.SafetensorError as error:
+        raise OSError(str(error)) from error
     _sync(path)
 
 
-def _write_model(
-    path: Path, arrays: Mapping[str, NDArray[Any]], *, run: str, n: int, digest: bytes
+def _write_folder(
+    final: Path,
+    arrays: Mapping[str, NDArray[Any]],
+    about: Mapping[str, str],
+    manifest: Manifest,
+    extra: Mapping[str, Any],
 ) -> None:
-    write_arrays(path, arrays, {"run": run, "round": str(n), "digest": digest.hex()})
+    """Write the folder of a round under a hidden name, and rename it when it is on the disk."""
+    temporary = final.with_name(f".{final.name}.{os.getpid()}")
+    try:
+        for stale in (temporary, final):
+            if stale.exists():
+                shutil.rmtree(stale)
+        temporary.mkdir(mode=0o700)
+        write_arrays(temporary / MODEL_FILE, arrays, about)
+        _write_manifest(temporary / "manifest.json", about, manifest, extra)
+        _sync(temporary)
+        temporary.rename(final)
+        _sync(final.parent)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 def _write_manifest(
-    path: Path, n: int, manifest: Manifest, digest: bytes, extra: Mapping[str, Any]
+    path: Path, about: Mapping[str, str], manifest: Manifest, extra: Mapping[str, Any]
 ) -> None:
     """Write `[body, SHA-256 of the body's JSON]`."""
     body = {
-        "format": FORMAT, "round": n, "digest": digest.hex(), "files": [MODEL_FILE],
-        "manifest": json.loads(manifest.to_json()), "extra": dict(extra),
-    }  # fmt: skip
+        "format": FORMAT,
+        "about": dict(about),
+        "files": [MODEL_FILE],
+        "manifest": json.loads(manifest.to_json()),
+        "extra": dict(extra),
+    }
     check = hashlib.sha256(_json(body)).hexdigest()
     path.write_bytes(b"[" + _json(body) + b',"' + check.encode() + b'"]\n')
     _sync(path)
 
 
-def _parse_manifest(path: Path, n: int) -> tuple[Manifest, bytes, dict[str, Any]]:
-    """Return manifest, digest and extra, or raise one of several errors."""
+def _parse_manifest(path: Path, n: int) -> tuple[Manifest, dict[str, str], dict[str, Any]]:
+    """Return manifest, the model's metadata and extra, or raise one of several errors."""
     if path.stat().st_size > MANIFEST_LIMIT:
         raise ValueError(f"more than {MANIFEST_LIMIT} bytes")
     body, check = json.loads(path.read_bytes())
     if check != hashlib.sha256(_json(body)).hexdigest():
         raise ValueError("a text whose own hash does not match")
-    if (body["format"], body["round"]) != (FORMAT, n):
-        raise ValueError(f"{body['format']} of round {body['round']}")
+    about = body["about"]
+    if (body["format"], about["round"]) != (FORMAT, str(n)):
+        raise ValueError(f"{body['format']} of round {about['round']}")
     manifest = Manifest.from_json(json.dumps(body["manifest"]), str(path))
-    return manifest, bytes.fromhex(body["digest"]), body["extra"]
+    return manifest, about, body["extra"]
 
 
 def _json(body: object) -> bytes:
