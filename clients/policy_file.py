@@ -121,15 +121,14 @@ def read_owned(path: Path) -> str:
             or others could have written it.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(path, "rb", opener=_open_itself) as file:
+            _check_owner(path, os.fstat(file.fileno()))
+            data = file.read(_LIMIT + 1)
     except OSError as error:
         if path.is_symlink():
             move = f"name the file itself: {path.resolve()}"
             raise SettingsError(str(path), "a file", "a symbolic link", move) from error
         raise SettingsError(str(path), "a readable file", error.strerror) from error
-    with os.fdopen(fd, "rb") as file:
-        _check_owner(path, os.fstat(fd))
-        data = file.read(_LIMIT + 1)
     if len(data) > _LIMIT:
         raise SettingsError(str(path), f"at most {_LIMIT} bytes", "more")
     try:
@@ -186,6 +185,11 @@ def _matching(value: object, pattern: str) -> str:
 def _bare(name: str) -> str:
     """Return a dotted key without quotes and blanks around its parts."""
     return ".".join(part.strip().strip("\"'") for part in name.split("."))
+
+
+def _open_itself(path: str, flags: int) -> int:
+    """Open the file, not what a link leads to; never wait for the writer of a pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
