@@ -67,7 +67,9 @@ def parse(text: str, clients: int, *, secure: bool = True) -> Drop:
     match = re.fullmatch(r"([a-z]+):([0-9]{1,6})(?:@([0-9]{1,9}))?", text)
     known = BOUNDARIES if secure else PLAIN
     if match is None or match[1] not in known:
-        raise SettingsError("--drop-at", f"BOUNDARY:N[@ROUND], BOUNDARY of {', '.join(known)}", text)
+        raise SettingsError(
+            "--drop-at", f"BOUNDARY:N[@ROUND], BOUNDARY of {', '.join(known)}", text
+        )
     count = int(match[2])
     if not 1 <= count <= clients:
         raise SettingsError("--drop-at", f"1 to {clients} clients", count)

@@ -24,7 +24,6 @@ from ..clients.update import Update
 from ..protocol.canonical import lp
 from ..protocol.certificates import Authority
 from ..protocol.entropy import os_entropy
-from ..protocol.errors import RoundFailed
 from ..protocol.member import Identity
 from ..protocol.verification import Verifier
 from ..server.coordinator import Coordinator, Surroundings
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .drops import Drop
+    from ..protocol.errors import RoundFailed
     from ..server.ledger import RoundRecord
     from ..server.settings import RunSettings
     from ..strategies.trainer import Trainer
@@ -121,6 +121,7 @@ class Federation:
             settings.run, _stamp(), _described(settings, clients), SECURITY[settings.scheme]
         )
         self.records: list[RoundRecord] = []
+        self._observe = observe
         self.coordinator = Coordinator(
             settings,
             trainer.arrays(settings.seed),
@@ -133,7 +134,7 @@ class Federation:
                 post=self.link.post,
                 wall=_utc,
                 test=trainer.test,
-                observe=lambda record: (self.records.append(record), observe(record))[1],
+                observe=self._note,
             ),
         )
         devices = [self._device(i, clients, trainer) for i in range(clients)]
@@ -162,6 +163,10 @@ class Federation:
             failure=self.coordinator.failure,
             refusals=tuple(self.refusals),
         )
+
+    def _note(self, record: RoundRecord) -> None:
+        self.records.append(record)
+        self._observe(record)
 
     def _verifier(self) -> Verifier:
         return Verifier(self.authority.certificate, FEDERATION)

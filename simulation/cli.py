@@ -1,0 +1,126 @@
+"""`umbel simulate APP`: a whole federation in one process, secure aggregation on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import report
+from .run import KEYS, Options, Value, simulate
+from ..clients.app import AppRef
+from ..clients.policy import Policy
+from ..protocol.errors import SettingsError
+
+if TYPE_CHECKING:
+    from .federation import Result
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+class Format(StrEnum):
+    """How the command answers."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Secure(StrEnum):
+    """Whether masks are on."""
+
+    ON = "on"
+    OFF = "off"
+
+
+@app.command(epilog="Example: umbel simulate examples/digits --clients 10 --drop-at masked:1")
+def run(  # noqa: PLR0913, PLR0917 - one parameter an option
+    directory: Annotated[Path, typer.Argument(metavar="APP", help="Directory of the app.")],
+    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of training rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of data, model and training.")] = None,
+    secure: Annotated[
+        Secure, typer.Option(help="off: the same codec with the masks off.")
+    ] = Secure.ON,
+    drop_at: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="BOUNDARY:N[@ROUND]",
+            help="Lose the last N clients for good at a message boundary, in round 2 or ROUND: "
+            "start, keys, roster, shares, inbox, upload, masked, survivors, vote, votes, release.",
+        ),
+    ] = None,
+    run_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-c",
+            "--run-config",
+            metavar="KEY=VALUE",
+            help="Override a setting of the app, as in `flwr run`; may be given several times.",
+        ),
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Device policy (TOML) for every client.")
+    ] = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Run the app's code here, not in a child.")
+    ] = False,
+    run_id: Annotated[str | None, typer.Option("--run", help="Id of the run.")] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="text for people, json for programs.")
+    ] = Format.TEXT,
+) -> None:
+    """Run an app's federation in one process: real protocol, throw-away CA, no network."""
+    options = Options(
+        clients=clients,
+        rounds=rounds,
+        seed=seed,
+        secure=secure is Secure.ON,
+        drops=drop_at or (),
+        settings=dict(_pair(text) for text in run_config or ()),
+        policy=Policy.load(policy) if policy else None,
+        in_process=in_process,
+        run=run_id,
+    )
+    planned = rounds or AppRef.read(directory).settings.get("rounds", KEYS["rounds"])
+    live = report.Live(int(planned), sys.stderr if form is Format.JSON else sys.stdout)
+    result = simulate(directory, options, live)
+    typer.echo(json.dumps(_as_json(result)) if form is Format.JSON else report.summary(result))
+    if result.failure is not None:
+        raise result.failure
+
+
+def _pair(text: str) -> tuple[str, Value]:
+    """Read KEY=VALUE; the value is a TOML value, or a bare text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise SettingsError("--run-config", "KEY=VALUE", text)
+    return key.strip(), _value(value.strip())
+
+
+def _value(text: str) -> Value:
+    if text in {"true", "false"}:
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text.strip("\"'")
+
+
+def _as_json(result: Result) -> dict[str, object]:
+    return {
+        "run": result.run,
+        "path": str(result.path),
+        "model": report.newest_model(result),
+        "security": result.security,
+        "accuracy": result.accuracy,
+        "failure": str(result.failure) if result.failure else None,
+        "refusals": list(result.refusals),
+        "rounds": [asdict(record) for record in result.records],
+    }
