@@ -27,7 +27,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from . import fedavg
-from ..protocol.errors import BadUpdate
+from ..protocol.errors import BadUpdate, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,8 +55,12 @@ class FedAvg(flwr.serverapp.strategy.FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Sample nodes as Flower does, and keep what replies are compared with."""
-        self._global = {name: _decoded(array) for name, array in arrays.items()}
+        """Sample nodes as Flower does, and keep what replies are compared with.
+
+        Raises:
+            SettingsError: An array of the model is not in numpy's form.
+        """
+        self._global = {name: _own(name, array) for name, array in arrays.items()}
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
@@ -86,7 +90,7 @@ class FedAvg(flwr.serverapp.strategy.FedAvg):
             if model is None:
                 model = arrays
             total = total or fedavg.FloatSum(model)
-            total.add(f"{node}, message {message.metadata.message_id}", arrays, weight)
+            total.add(f"{node}, reply {len(used)}", arrays, weight)
             used.append(message.content)
         if total is None or model is None:
             return None, None
@@ -128,7 +132,7 @@ def _arrays(
     for name, array in record.items():
         try:
             arrays[name] = _decoded(array)
-        except (ValueError, TypeError, KeyError, EOFError) as error:
+        except (ValueError, TypeError, EOFError) as error:
             raise BadUpdate(node, f"array {name!r}", "a numpy array", error) from error
         if model is None:
             continue
@@ -139,6 +143,16 @@ def _arrays(
             )
     fedavg.finite_norm(node, arrays)
     return arrays
+
+
+def _own(name: str, array: Array) -> NDArray[Any]:
+    """Return a view of one array of the global model."""
+    try:
+        return _decoded(array)
+    except (ValueError, TypeError, EOFError) as error:
+        raise SettingsError(
+            f"initial array {name!r}", "a numpy array", str(error), "build it with flwr.app.Array"
+        ) from error
 
 
 def _decoded(array: Array) -> NDArray[Any]:
