@@ -41,7 +41,8 @@ REAL = 24
 COUNT = 0
 """Fractional bits of a count."""
 
-_METRIC_BITS = 38
+METRIC_BITS = 38
+"""A metric of one client is at most 2^(METRIC_BITS - ceil(log2 n)) in magnitude."""
 _ALIGN_WORDS = 16
 _MAX_METRICS = 256
 _PHASES = ("train", "evaluate")
@@ -173,7 +174,7 @@ class MessageLayout:
         for name in self.metrics:
             if name not in metrics:
                 raise Refused(pb.REASON_TASK_FAILED, f"metric {name!r} is declared, not given")
-        bound = 2.0 ** (_METRIC_BITS - codec.log_members)
+        bound = 2.0 ** (METRIC_BITS - codec.log_members)
         return [_fixed(name, metrics[name], bits, bound) for name, bits in self.metrics.items()]
 
     def read(self, buffer: bytes | bytearray | memoryview, survivors: int, codec: Codec) -> Sums:

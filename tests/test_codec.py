@@ -1,13 +1,14 @@
 """The codec against exact fractions and Python integers."""
 
 import math
+import tracemalloc
 from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -103,6 +104,10 @@ def test_steps_beside_an_integer_are_rounded_exactly(base: int, ulps: int, u: in
     same_as_reference(codec, np.array([value]), 1, np.array([u], np.uint32))
 
 
+@example(4, -1.0, -0.5, 2**31)  # frac(y) = u: rounds down, to -Q - 1
+@example(4, -1.0, -0.5, 2**31 - 1)  # rounds up, to -Q
+@example(4, 1.0, 0.5, 2**31)
+@example(4, 1.0, 0.5, 2**31 - 1)
 @given(
     st.sampled_from([1, 4, 1000]),
     st.sampled_from([-1.0, 1.0]),
@@ -252,6 +257,19 @@ def test_words_may_lie_in_the_rounding_words() -> None:
     apart, saturated = encode(codec, values, 100, rounding)
     assert codec.encode(values, 100, rounding, rounding) == saturated
     assert rounding.tolist() == apart.tolist()
+
+
+def test_no_copy_of_the_update_is_made() -> None:
+    # Two scratch tiles, 8 bytes a value, and little more; one copy of d float64 would be 8 MB.
+    values = np.full(1_000_000, 0.01, np.float32)
+    words = np.zeros(values.size, np.uint32)
+    codec = Codec(100, 0.1, 10)
+    tracemalloc.start()
+    codec.encode(values, 3, words, words)
+    codec.decode(words, 3, values)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * 8 * TILE + 100_000
 
 
 def test_strided_and_big_endian_words() -> None:
