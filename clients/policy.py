@@ -3,7 +3,7 @@
 TOML in the device's own file, strict: an unknown table or key, a bad value or a file that
 somebody else could have written is a refusal that names file, line and key. An absent key,
 or no file at all, means the built-in value, which is the strict one. `_KEYS` below is the
-table of keys; the defaults stand in `Policy`; docs/operations.md says what each is for.
+table of keys; the defaults stand in `Policy`.
 
 The server can only be stricter: `check_start` compares the parameters that went into ctx0
 with this device's own, one by one, and `check_roster`, `check_survivors` (called by the rules
