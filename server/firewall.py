@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..protocol.errors import BadUpdate, SettingsError
-from ..strategies.fedavg import finite_norm, tiles
+from ..protocol.layout import METRIC_BITS
+from ..strategies.fedavg import TILE, finite_norm, tiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from ..protocol.codec import Codec
     from ..protocol.layout import MessageLayout
     from ..protocol.manifest import Manifest
-
-METRIC_BITS = 38
-"""A metric of one client is at most 2^(METRIC_BITS - ceil(log2 n)) (S 3.1)."""
 
 
 class Firewall:
@@ -82,7 +80,9 @@ class Firewall:
         squares, end = 0.0, 0
         for name, place in layout.places.items():
             _check_gap(node, codes[end : place.start])
-            squares += _check_codes(node, name, codes[place], codec.q_max)
+            _check_codes(node, name, codes[place], codec.q_max)
+            if self.max_norm is not None:
+                squares += _squares(codes[place])
             end = place.stop
         _check_gap(node, codes[end:])
         self._check_norm(node, math.sqrt(squares) / (codec.scale * weight))
@@ -129,13 +129,20 @@ def _check_gap(node: str, codes: NDArray[np.int32]) -> None:
         raise BadUpdate(node, "words between two arrays", "zeros", "others")
 
 
-def _check_codes(node: str, name: str, codes: NDArray[np.int32], q_max: int) -> float:
-    """Return the sum of the squares of the codes of one array, or refuse one beyond Q."""
+def _check_codes(node: str, name: str, codes: NDArray[np.int32], q_max: int) -> None:
+    if codes.size == 0:
+        return
+    for extreme in (int(codes.max()), int(codes.min())):
+        if abs(extreme) > q_max:
+            raise BadUpdate(node, f"array {name!r}", f"codes of at most {q_max}", extreme)
+
+
+def _squares(codes: NDArray[np.int32]) -> float:
+    """Return the sum of the squares, in float64."""
     squares = 0.0
+    wide = np.empty(min(TILE, codes.size), np.float64)
     for tile in tiles(codes.size):
-        wide = codes[tile].astype(np.float64)
-        if np.abs(wide).max() > q_max:
-            got = int(wide[np.abs(wide) > q_max][0])
-            raise BadUpdate(node, f"array {name!r}", f"codes of at most {q_max}", got)
-        squares += float(wide @ wide)
+        part = wide[: tile.stop - tile.start]
+        np.copyto(part, codes[tile])
+        squares += float(part @ part)
     return squares

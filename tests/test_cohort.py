@@ -32,10 +32,9 @@ def test_a_larger_cohort_appends_and_the_excluded_stay_out() -> None:
 
 
 def test_seed_round_and_attempt_each_draw_anew() -> None:
-    base = {"seed": 1, "round": 1, "attempt": 1}
-    first = select(NODES, 20, **base)
-    for name in base:
-        assert select(NODES, 20, **(base | {name: 2})) != first
+    first = select(NODES, 20, seed=1, round=1, attempt=1)
+    for seed, number, attempt in ((2, 1, 1), (1, 2, 1), (1, 1, 2)):
+        assert select(NODES, 20, seed=seed, round=number, attempt=attempt) != first
     # Fields are length-prefixed: (1, 12) and (11, 2) are different draws.
     assert select(NODES, 20, seed=1, round=12, attempt=0) != select(
         NODES, 20, seed=11, round=2, attempt=0

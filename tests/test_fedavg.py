@@ -1,12 +1,14 @@
 """FedAvg: the step by hand, the running mean against exact fractions, and what is refused."""
 
 from fractions import Fraction
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from umbel.protocol.errors import (
     BadUpdate,
@@ -19,7 +21,7 @@ from umbel.strategies.fedavg import TILE, FedAvg, FloatSum, finite_norm
 
 
 def test_a_step_by_hand() -> None:
-    model = {"w": np.array([[1.0, 2.0]], np.float32), "n": np.array(7)}
+    model: dict[str, NDArray[Any]] = {"w": np.array([[1.0, 2.0]], np.float32), "n": np.array(7)}
     delta = {"w": np.array([[0.5, -4.0]], np.float32)}
     after = FedAvg(server_learning_rate=0.5).step(model, delta)
     assert after["w"].tolist() == [[1.25, 0.0]]
@@ -30,7 +32,7 @@ def test_a_step_by_hand() -> None:
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(), (0, 3), (TILE + 5,), (2, 3, 4)])
 def test_dtype_and_shape_are_kept(dtype: type, shape: tuple[int, ...]) -> None:
-    model = {"w": np.ones(shape, dtype)}
+    model: dict[str, NDArray[Any]] = {"w": np.ones(shape, dtype)}
     after = FedAvg().step(model, {"w": np.full(shape, 0.5, np.float32)})
     assert (after["w"].dtype, after["w"].shape) == (np.dtype(dtype), shape)
     assert (after["w"].astype(np.float64) == 1.5).all()
@@ -44,7 +46,11 @@ def test_a_step_rounds_once() -> None:
 
 
 def test_buffers_are_copies_of_the_servers_own() -> None:
-    model = {"w": np.zeros(2, np.float32), "seen": np.arange(3), "mask": np.array([True])}
+    model: dict[str, NDArray[Any]] = {
+        "w": np.zeros(2, np.float32),
+        "seen": np.arange(3),
+        "mask": np.array([True]),
+    }
     after = FedAvg().step(model, {"w": np.ones(2, np.float32)})
     assert list(after) == ["w", "seen", "mask"]
     after["seen"][0] = 99
@@ -73,10 +79,10 @@ def test_overflow_of_a_narrow_dtype_is_not_finite() -> None:
         ({"w": np.zeros((1, 3))}, r"w has shape \(1, 3\), not \(3,\)"),
     ],
 )
-def test_a_mean_of_another_model_is_refused(delta: dict[str, object], complaint: str) -> None:
+def test_a_mean_of_another_model_is_refused(delta: dict[str, NDArray[Any]], complaint: str) -> None:
     model = {"w": np.zeros(3), "n": np.array([1])}
     with pytest.raises(RoundFailed, match=complaint):
-        FedAvg().step(model, delta)  # type: ignore[arg-type]
+        FedAvg().step(model, delta)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, np.nan, np.inf])
@@ -100,7 +106,8 @@ def test_the_mean_equals_the_exact_fraction(
     weights = sum(weight for _, weight in updates)
     scale = max(abs(v) for values, _ in updates for v in values)
     for place, got in enumerate(total.mean()["w"].tolist()):
-        exact = sum(Fraction(values[place]) * weight for values, weight in updates) / weights
+        parts = (Fraction(values[place]) * weight for values, weight in updates)
+        exact = sum(parts, Fraction()) / weights
         # One rounding to float32 (2^-24 of the result) and 12 of float64.
         assert abs(Fraction(got) - exact) <= abs(exact) / 2**24 + Fraction(scale) / 2**48
     assert total.weight == weights
@@ -168,7 +175,7 @@ def test_the_norm_is_euclidean_over_all_floats() -> None:
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_names_node_and_array(dtype: type, bad: float) -> None:
-    array = np.zeros(TILE + 9, dtype)
+    array: NDArray[Any] = np.zeros(TILE + 9, dtype)
     array[-1] = bad
     with pytest.raises(BadUpdate, match=r"node 9: array 'conv': expected finite values, got"):
         finite_norm("node 9", {"fine": np.zeros(2, dtype), "conv": array})

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from umbel.protocol.codec import Codec
 from umbel.protocol.errors import BadUpdate, Refused, SettingsError
-from umbel.protocol.layout import COUNT, REAL, MessageLayout
+from umbel.protocol.layout import COUNT, METRIC_BITS, REAL, MessageLayout
 from umbel.protocol.manifest import Manifest
-from umbel.server.firewall import METRIC_BITS, Firewall
+from umbel.server.firewall import Firewall
 
 MANIFEST = Manifest.of(
     {

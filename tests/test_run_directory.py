@@ -231,7 +231,7 @@ def _write_and_die(root: Path, at: str) -> None:
     if at == "rename":
         Path.rename = die  # type: ignore[method-assign,assignment]
     else:
-        os.fsync = die  # type: ignore[assignment]
+        os.fsync = die
     write(run, 2)
 
 

@@ -1,14 +1,20 @@
 """The torch fold equals the pure rule, for every dtype, batch size and number of clients."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 from umbel.protocol.errors import RoundFailed, SettingsError, VoidRound
 from umbel.strategies.fedavg import FedAvg, FloatSum
+from umbel.strategies.torch_fedavg import TILE, TorchSum, step
 
-torch = pytest.importorskip("torch")
-from umbel.strategies.torch_fedavg import TILE, TorchSum, step  # noqa: E402
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @pytest.mark.parametrize(
@@ -26,7 +32,7 @@ def test_the_fold_is_the_weighted_mean(
 ) -> None:
     size = TILE + 1000
     rng = np.random.default_rng(clients)
-    updates = rng.normal(size=(clients, size)).astype(numpy_dtype)
+    updates: NDArray[Any] = rng.normal(size=(clients, size)).astype(numpy_dtype)
     weights = rng.integers(1, 1000, clients)
     total = TorchSum(size, dtype=dtype)
     for update, weight in zip(updates, weights, strict=True):

@@ -84,7 +84,7 @@ def test_a_discarded_upload_leaves_no_trace_and_may_come_again() -> None:
     slot[:4] = b"half"
     total.discard("a")
     total.discard("never seen")
-    assert total.survivors == ()
+    assert not total.survivors
     send(total, "b", (1).to_bytes(8, "little"))
     send(total, "a", (2).to_bytes(8, "little"))
     assert int.from_bytes(total.result(), "little") == 3
