@@ -1,0 +1,289 @@
+"""User code in one spawned process, and the one boundary that catches what it raises.
+
+`Child` has the methods of a `Trainer` and runs them in a fresh interpreter (worker.py): a crash, an
+out-of-memory kill or a leak of the user's code ends the child and not the session with its keys. It
+is named at once and started anew at the next call. A client keeps nothing between rounds, so a new
+child gives the same numbers. `InProcess` is the same without the process, for speed.
+
+Whatever user code raises, its trace goes to this machine's stderr and upwards only a reason:
+exception texts can carry data.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from . import pipe
+from .app import AppRef, load_task
+from ..protocol import messages_pb2 as pb
+from ..protocol.errors import Malformed, Refused, UmbelError
+from ..protocol.manifest import Manifest
+from ..strategies.task import Task
+from ..strategies.trainer import Settings, TaskTrainer, TrainResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from ..strategies.task import Site
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+LOOK_S = 0.2
+"""How often the parent looks whether a silent child lives; its closed pipe is seen at once."""
+GRACE_S = 2.0
+"""How long a child may take to leave before it is killed."""
+
+
+class ChildDied(Refused):
+    """The training child ended in the middle of a call."""
+
+    def __init__(self, pid: int, how: str) -> None:
+        """Name the process and how it ended."""
+        super().__init__(
+            pb.REASON_TASK_FAILED, f"training child {pid} {how}; the next call starts a new one"
+        )
+
+
+@contextmanager
+def boundary() -> Iterator[None]:
+    """Run user code: what it raises becomes a trace on stderr and `task failed`."""
+    try:
+        yield
+    except Refused:
+        raise
+    except UmbelError as error:
+        raise Refused(pb.REASON_TASK_FAILED, str(error)) from None
+    except Exception:  # noqa: BLE001 - the boundary to user code
+        traceback.print_exc()
+        raise Refused(pb.REASON_TASK_FAILED, "the task raised; its trace is above") from None
+
+
+class InProcess:
+    """The `Trainer` of an app or a task in this process: no protection, no start-up time."""
+
+    def __init__(self, app: AppRef | Task) -> None:
+        """Import the task and build its model."""
+        with boundary():
+            self._trainer = TaskTrainer(app if isinstance(app, Task) else load_task(app))
+
+    def arrays(self, seed: int = 0) -> dict[str, NDArray[Any]]:
+        """Return the initial model of a run with this seed."""
+        with boundary():
+            return self._trainer.arrays(seed)
+
+    def declared(self, phase: str = "train") -> dict[str, int]:
+        """Return the metric names of a phase with their fractional bits."""
+        with boundary():
+            return self._trainer.declared(phase)
+
+    def train(
+        self, arrays: Mapping[str, NDArray[Any]], site: Site, settings: Settings
+    ) -> TrainResult:
+        """Evaluate and then train the model that came."""
+        with boundary():
+            return self._trainer.train(arrays, site, settings)
+
+    def evaluate(self, arrays: Mapping[str, NDArray[Any]], site: Site) -> TrainResult:
+        """Evaluate the model that came on the client's own examples."""
+        with boundary():
+            return self._trainer.evaluate(arrays, site)
+
+    def test(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+        """Return test means of the server's own examples."""
+        with boundary():
+            return self._trainer.test(arrays)
+
+    def close(self) -> None:
+        """Do nothing: there is no process to end."""
+
+
+class Child:
+    """The `Trainer` of an app in a child process; calls from several threads take turns."""
+
+    def __init__(
+        self, app: AppRef, *, python: str = sys.executable, max_bytes: int = pipe.MAX_BYTES
+    ) -> None:
+        """Remember what to start; the first call starts it.
+
+        Args:
+            app: Where the task is.
+            python: The interpreter, with umbel and the app's packages.
+            max_bytes: Most bytes of arrays in one message, either way.
+        """
+        self.app = app
+        self._python = python
+        self._max_bytes = max_bytes
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the child that runs, or None."""
+        return None if self._process is None else self._process.pid
+
+    def arrays(self, seed: int = 0) -> dict[str, NDArray[Any]]:
+        """Return the initial model of a run with this seed."""
+        return self._call("arrays", {"seed": seed})[1]
+
+    def declared(self, phase: str = "train") -> dict[str, int]:
+        """Return the metric names of a phase with their fractional bits."""
+        found = self._call("declared", {"phase": phase})[0]["metrics"]
+        return {str(name): int(bits) for name, bits in found.items()}
+
+    def train(
+        self, arrays: Mapping[str, NDArray[Any]], site: Site, settings: Settings
+    ) -> TrainResult:
+        """Evaluate and then train the model that came."""
+        fields = {"site": packed(site), "settings": asdict(settings)}
+        result = _result(*self._call("train", fields, arrays))
+        Manifest.of(arrays).check_deltas(result.deltas, "training child")
+        return result
+
+    def evaluate(self, arrays: Mapping[str, NDArray[Any]], site: Site) -> TrainResult:
+        """Evaluate the model that came on the client's own examples."""
+        return _result(*self._call("evaluate", {"site": packed(site)}, arrays))
+
+    def test(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+        """Return test means of the server's own examples."""
+        found = self._call("test", {}, arrays)[0]["metrics"]
+        return {str(name): float(value) for name, value in found.items()}
+
+    def close(self) -> None:
+        """End the child: its pipe closes, and what does not leave is killed."""
+        with self._lock:
+            if self._process is not None:
+                self._end(self._process, GRACE_S)
+
+    def __enter__(self) -> Self:
+        """Return this child; `close` comes at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the child."""
+        self.close()
+
+    def _call(
+        self,
+        name: str,
+        fields: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+    ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Send one call and return header and arrays of the answer."""
+        with self._lock:
+            process = self._running()
+            try:
+                pipe.send(process.stdin, {"call": name, **fields}, arrays or {})  # type: ignore[arg-type]
+                answer, found = pipe.receive(
+                    lambda view: _fill(process, view), self._max_bytes, "training child"
+                )
+            except (BrokenPipeError, EOFError):
+                raise ChildDied(process.pid, self._end(process, GRACE_S)) from None
+            except BaseException:  # half a message is on the pipe: this child cannot go on
+                self._end(process, 0)
+                raise
+        if "refused" in answer:
+            raise _refusal(answer)
+        return answer, found
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        """Return the child, started now if there is none."""
+        if self._process is None or self._process.poll() is not None:
+            if self._process is not None:
+                self._end(self._process, 0)
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                [
+                    self._python,
+                    "-P",  # the working directory is not the app's
+                    "-m",
+                    f"{__package__}.worker",
+                    str(self.app.directory),
+                    self.app.component,
+                    str(self._max_bytes),
+                ],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=os.environ | dict.fromkeys(THREADS, "1"),
+                process_group=0,  # Ctrl-C is the parent's: it closes the pipe
+            )
+        return self._process
+
+    def _end(self, process: subprocess.Popen[bytes], grace: float) -> str:
+        """Reap the child, by force after `grace` seconds, and return how it ended."""
+        self._process = None
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+        try:
+            code = process.wait(grace)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        return f"exited with status {code}" if code >= 0 else f"was killed by {_signal(-code)}"
+
+
+def _fill(process: subprocess.Popen[bytes], view: memoryview) -> None:
+    """Read exactly `len(view)` bytes from the child.
+
+    A process that the user's code forked can hold the pipe open after the child's death, so the
+    child itself is looked at too.
+
+    Raises:
+        EOFError: The child is gone.
+    """
+    out = process.stdout
+    if out is None:
+        raise EOFError
+    with selectors.DefaultSelector() as selector:
+        selector.register(out, selectors.EVENT_READ)
+        while view:
+            gone = process.poll() is not None
+            if not selector.select(0 if gone else LOOK_S):
+                if gone:
+                    raise EOFError
+                continue
+            count = out.readinto(view)  # type: ignore[attr-defined]
+            if not count:
+                raise EOFError
+            view = view[count:]
+
+
+def packed(site: Site) -> dict[str, Any]:
+    """Return a site as JSON says it."""
+    data = None if site.data is None else str(site.data)
+    return asdict(replace(site, config={})) | {"config": dict(site.config), "data": data}
+
+
+def _refusal(answer: Mapping[str, Any]) -> Refused:
+    """Return what the child refused with; a code that is none counts as `task failed`."""
+    code = dict(pb.Reason.items()).get(str(answer["refused"]), pb.REASON_TASK_FAILED)
+    return Refused(cast("pb.Reason", code), str(answer.get("detail", "")))
+
+
+def _result(fields: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> TrainResult:
+    """Return a result whose numbers have been checked: they come from the user's process."""
+    weight, metrics = fields.get("weight"), fields.get("metrics")
+    if type(weight) is not int or weight < 1:
+        raise Malformed("training child", "weight", "an integer of at least 1", type(weight))
+    if not isinstance(metrics, dict) or not all(type(v) in (int, float) for v in metrics.values()):
+        raise Malformed("training child", "metrics", "numbers by name", type(metrics))
+    return TrainResult(arrays, weight, metrics)
+
+
+def _signal(number: int) -> str:
+    """Return a signal's name, with what SIGKILL usually means."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return f"{name} (out of memory?)" if number == signal.SIGKILL else name

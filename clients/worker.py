@@ -1,0 +1,109 @@
+"""The training child: `python -P -m umbel.clients.worker DIRECTORY COMPONENT MAX_BYTES`.
+
+Serves the calls of `Child` one after the other. Its pipe is moved away from file descriptors 0 and
+1 before user code is imported, so that what user code prints lands on stderr. A thread reads the
+pipe: it closes when the parent ends, however it ends, and then this process leaves at once, in the
+middle of training too.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import resource
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import pipe
+from .app import AppRef
+from .child import InProcess
+from ..protocol import messages_pb2 as pb
+from ..protocol.errors import Malformed, Refused, reason_text
+from ..strategies.task import Site
+from ..strategies.trainer import Settings, TrainResult
+
+if TYPE_CHECKING:
+    import io
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[Any]]
+    Answer = tuple[dict[str, Any], Arrays]
+
+Request = tuple[dict[str, Any], dict[str, "NDArray[Any]"]]
+
+
+def _site(fields: Mapping[str, Any]) -> Site:
+    data = fields["site"].pop("data")
+    return Site(**fields["site"], data=None if data is None else Path(data))
+
+
+def _answer(result: TrainResult) -> Answer:
+    return {"weight": result.weight, "metrics": result.metrics}, result.deltas
+
+
+CALLS: dict[str, Callable[[InProcess, Mapping[str, Any], Arrays], Answer]] = {
+    "arrays": lambda t, f, _: ({}, t.arrays(f["seed"])),
+    "declared": lambda t, f, _: ({"metrics": t.declared(f["phase"])}, {}),
+    "train": lambda t, f, a: _answer(t.train(a, _site(f), Settings(**f["settings"]))),
+    "evaluate": lambda t, f, a: _answer(t.evaluate(a, _site(f))),
+    "test": lambda t, _, a: ({"metrics": t.test(a)}, {}),
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Serve calls until the parent is gone."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold the data and the model
+    directory, component, max_bytes = arguments
+    source, sink = _take_pipe()
+    requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(source, int(max_bytes), requests), daemon=True).start()
+    trainer: InProcess | None = None
+    while True:
+        fields, arrays = requests.get()
+        try:
+            trainer = trainer or InProcess(AppRef(Path(directory), component))
+            answer, found = CALLS[fields["call"]](trainer, fields, arrays)
+        except Refused as error:
+            detail = str(error).removeprefix(f"{reason_text(error.reason)}: ")[:1024]
+            answer, found = {"refused": pb.Reason.Name(error.reason), "detail": detail}, {}
+        sys.stdout.flush()
+        pipe.send(sink, answer, found)
+
+
+def _take_pipe() -> tuple[io.FileIO, io.FileIO]:
+    """Move the pipe to private descriptors; 0 becomes the null device and 1 becomes stderr."""
+    source, sink = os.dup(0), os.dup(1)  # not inheritable: a program that user code runs has none
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return open(source, "rb", buffering=0), open(sink, "wb", buffering=0)
+
+
+def _listen(source: io.FileIO, limit: int, requests: queue.SimpleQueue[Request]) -> None:
+    """Hand on the parent's messages, and end the process when there can be no more."""
+
+    def fill(view: memoryview) -> None:
+        while view:
+            count = source.readinto(view)
+            if not count:
+                raise EOFError
+            view = view[count:]
+
+    while True:
+        try:
+            message = pipe.receive(fill, limit, "parent")
+        except EOFError:
+            os._exit(0)
+        except Malformed as error:
+            print(f"training child: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
+        requests.put(message)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
