@@ -29,7 +29,7 @@ from ..protocol.digest import model_digest
 from ..protocol.errors import BadCertificate, PeerError, Refused, SettingsError, StateError
 from ..protocol.frames import Assembly, Kind
 from ..protocol.member import MemberSide, Standpoint
-from ..protocol.plan import VERSION, read
+from ..protocol.plan import VERSION
 from ..protocol.scheme_a import State
 
 if TYPE_CHECKING:
@@ -189,7 +189,6 @@ class Session:
         device, now = self._device, self._device.clock()
         self._joined = [at for at in self._joined if now - at < DAY]
         params = settings_from_pb(start.params)
-        read(params)
         device.policy.check_start(
             start.scheme, start.protocol, params, start.model_bytes, len(self._joined), device.app
         )

@@ -211,15 +211,18 @@ class MessageLayout:
         }
         return Sums(weight, saturated, values, words)
 
-    def mean(self, sums: Sums, codec: Codec) -> dict[str, NDArray[Any]]:
+    def mean(self, sums: Sums, codec: Codec, *, in_place: bool = False) -> dict[str, NDArray[Any]]:
         """Return the weighted mean delta of each averaged array, in its shape and dtype.
 
-        Decoded in float64 and rounded once. Empty in `evaluate`.
+        Decoded in float64 and rounded once. Empty in `evaluate`. With `in_place` a float32
+        array is decoded over its own words, which are used up: no second model in memory.
         """
         means = {}
         for entry in self.manifest.averaged if self.places else ():
-            flat = np.empty(entry.size, entry.numpy)
-            codec.decode(sums.words[self.places[entry.name]], sums.weight, flat)
+            words = sums.words[self.places[entry.name]]
+            same = in_place and entry.numpy == np.dtype("<f4")
+            flat = words.view("<f4") if same else np.empty(entry.size, entry.numpy)
+            codec.decode(words, sums.weight, flat)
             means[entry.name] = flat.reshape(entry.shape)
         return means
 

@@ -14,7 +14,6 @@ or members that have not voted, may be asked again (docs/protocol.md, section 7)
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import outcome
@@ -36,42 +35,17 @@ from ..protocol.plan import VERSION
 from ..protocol.round_table import RoundEvent, RoundPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from .run_directory import RunDirectory
     from .settings import RunSettings
-    from ..protocol.verification import Verifier
+    from .surroundings import Surroundings
     from ..strategies.fedavg import FedAvg
 
 
 _REMEMBERED = 16
 """Contexts of past attempts whose late messages are passed over; ctx0 and ctx of eight."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """What a coordinator stands on: trust, disk, transport and clock."""
-
-    verifier: Verifier
-    ca: bytes
-    """SHA-256 of the CA certificate's DER."""
-    app: bytes = bytes(32)
-    """SHA-256 of the app bundle; zeros outside Flower."""
-    directory: RunDirectory
-    """Where rounds and ledger are written; the ledger has the run already."""
-    post: Callable[[str, bytes], None]
-    """Sends bytes to a node."""
-    wall: Callable[[], datetime]
-    """Civil time, for certificates and time stamps."""
-    test: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None = None
-    """The server's own evaluation, means by name."""
-    observe: Callable[[RoundRecord], None] = lambda _record: None
-    """Called with every record after it is committed."""
-    slots: int = 1
-    """Uploads in flight at once."""
 
 
 class Coordinator:
@@ -117,7 +91,7 @@ class Coordinator:
         self._attempt: Attempt | None = None
         self._voted: tuple[bytes, frozenset[str]] | None = None
         self._best: tuple[float, int] | None = None
-        self._publish(model)
+        self._publish(self.manifest.pack(model))
 
     # -- nodes ------------------------------------------------------------------------------
 
@@ -317,11 +291,13 @@ class Coordinator:
             raise TooFewMembers("the attempt has no sum")
         record = outcome.recorded(sums, attempt.plan.layout, len(attempt.survivors))
         if self._phase == "train":
-            stepped = self._rule.step(self.model, attempt.plan.layout.mean(sums, codec))
+            mean = attempt.plan.layout.mean(sums, codec, in_place=True)
+            packed = bytearray(self.manifest.total_bytes)
+            stepped = self._rule.step(self.model, mean, self.manifest.views(packed))
             if self._around.test is not None:
                 tested = self._around.test(stepped)
                 record |= {f"test.{name}": value for name, value in tested.items()}
-            self._publish(stepped)
+            self._publish(packed)
         for line in outcome.warnings(record, codec):
             self._note("warning", "", line)
         attempt.committed(now)
@@ -379,12 +355,14 @@ class Coordinator:
 
     # -- helpers ----------------------------------------------------------------------------
 
-    def _publish(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write the model of this round durably, then make it the one that members fetch."""
-        packed = self.manifest.pack(arrays)
-        digest = model_digest(packed)
+    def _publish(self, packed: bytearray) -> None:
+        """Write the model of this round durably, then make it the one that members fetch.
+
+        The named arrays are views of the published bytes: one copy of the model in all.
+        """
+        digest, arrays = model_digest(packed), self.manifest.views(packed)
         self._around.directory.write_round(self.round, arrays, self.manifest, digest, {})
-        self.model, self.published, self.digest = dict(arrays), packed, digest
+        self.model, self.published, self.digest = arrays, packed, digest
 
     def _post(self, node: str, message: pb.ToClient) -> None:
         data = message.SerializeToString()

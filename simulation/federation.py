@@ -26,8 +26,9 @@ from ..protocol.certificates import Authority
 from ..protocol.entropy import os_entropy
 from ..protocol.member import Identity
 from ..protocol.verification import Verifier
-from ..server.coordinator import Coordinator, Surroundings
+from ..server.coordinator import Coordinator
 from ..server.run_directory import RunDirectory
+from ..server.surroundings import Surroundings
 from ..strategies.fedavg import FedAvg
 from ..strategies.task import Site
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..clients.session import Fetch, Send, Upload
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import StateError
-from ..protocol.frames import Kind, frames
+from ..protocol.frames import PAYLOAD, Kind, frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -145,9 +146,11 @@ class Link:
         return moved
 
     def _upload(self, node: str, upload: Upload, offset: int) -> None:
-        broken = self._is_due(node, "upload")
-        parts = list(frames(Kind.UPLOAD, upload.subject, upload.buffer, offset))
-        for frame in parts[: len(parts) // 2] if broken else parts:
+        parts = frames(Kind.UPLOAD, upload.subject, upload.buffer, offset)
+        if self._is_due(node, "upload"):
+            whole = -(-(len(upload.buffer) - offset) // PAYLOAD)
+            parts = islice(parts, whole // 2)
+        for frame in parts:
             self.tap("up", node, frame)
             self.server.frame(node, frame, self.clock.now())
         if not self._loses(node, "upload"):

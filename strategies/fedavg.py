@@ -47,15 +47,20 @@ class FedAvg:
             )
 
     def step(
-        self, model: Mapping[str, NDArray[Any]], mean_delta: Mapping[str, NDArray[Any]]
+        self,
+        model: Mapping[str, NDArray[Any]],
+        mean_delta: Mapping[str, NDArray[Any]],
+        out: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Return the next model; neither argument is changed.
+        """Return the next model; neither model nor mean is changed.
 
         Computed in float64 tile by tile and rounded once, into the dtype of the model's array.
 
         Args:
             model: Arrays by name, any shapes. Integer and bool arrays are handed on as they are.
             mean_delta: One array of the same shape for every float array of the model.
+            out: Contiguous arrays like the model's that the next model is written to, so that
+                no second copy of it is made; None for new ones.
 
         Raises:
             RoundFailed: The names or shapes of the two do not fit.
@@ -67,17 +72,19 @@ class FedAvg:
                 f"server step: the mean has other arrays than the model: "
                 f"{sorted(floats.symmetric_difference(mean_delta))}"
             )
-        return {
-            name: self._moved(name, array, mean_delta[name]) if name in floats else array.copy()
-            for name, array in model.items()
-        }
+        moved = dict(out) if out else {n: np.empty(a.shape, a.dtype) for n, a in model.items()}
+        for name, array in model.items():
+            if name in floats:
+                self._move(name, array, mean_delta[name], moved[name])
+            else:
+                moved[name][...] = array
+        return moved
 
-    def _moved(self, name: str, array: NDArray[Any], delta: NDArray[Any]) -> NDArray[Any]:
+    def _move(self, name: str, array: NDArray[Any], delta: NDArray[Any], out: NDArray[Any]) -> None:
         if array.shape != delta.shape:
             raise RoundFailed(
                 f"server step: the mean of {name} has shape {delta.shape}, not {array.shape}"
             )
-        out = np.empty(array.shape, array.dtype)
         old, step, new = array.reshape(-1), delta.reshape(-1), out.reshape(-1)
         for tile in tiles(array.size):
             moved = step[tile].astype(np.float64)
@@ -90,7 +97,6 @@ class FedAvg:
                     f"server step: {name} would hold a value that is not finite; "
                     "the model is unchanged; lower the learning rates"
                 )
-        return out
 
 
 def finite_norm(node: str, arrays: Mapping[str, NDArray[Any]]) -> float:
