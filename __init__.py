@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         StateError,
         UmbelError,
     )
+    from .simulation.run import simulate
     from .strategies.flower_fedavg import FedAvg
     from .strategies.metrics import Count, Metrics, Sum
     from .strategies.numpy_models import MLP, LogisticRegression
@@ -42,10 +43,12 @@ __all__ = [
     "Sum",
     "Task",
     "UmbelError",
+    "simulate",
 ]
 
 _HOMES = {
     "protocol.errors": "PeerError Refused RoundFailed SettingsError StateError UmbelError",
+    "simulation.run": "simulate",
     "strategies.flower_fedavg": "FedAvg",
     "strategies.metrics": "Count Metrics Sum",
     "strategies.numpy_models": "LogisticRegression MLP",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import click
 import typer
-from typer.core import TyperGroup
+import typer.core
 
 from . import __version__
 from .protocol.errors import RoundFailed, UmbelError
@@ -46,10 +46,13 @@ PARTS = {
     "bench": Part("benchmarks.cli", "Measure this machine, the peer and the limit."),
 }
 
+# Where rich is installed, typer writes `\\[default: 5]` for rich's sake, in plain help too.
+typer.core.HAS_RICH = False
+
 FAILED, ROUND_FAILED, PIPE_CLOSED, INTERRUPTED = 2, 3, 141, 130
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(typer.core.TyperGroup):
     """The subcommands of `PARTS`: known by name and summary, imported when one is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

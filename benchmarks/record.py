@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__
+from ..strategies.places import umbel_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -111,17 +112,14 @@ def keep(measurement: Measurement) -> Path:
 
 
 def results_folder() -> Path:
-    """Return `$UMBEL_HOME/benchmarks`, else the checkout's folder, else the state folder's.
+    """Return the checkout's own folder, or one in the state directory.
 
-    A checkout is told from an installed package by its Makefile, which no wheel ships.
+    `$UMBEL_HOME` goes before the checkout, which is told by its Makefile: no wheel ships it.
     """
     here = Path(__file__).resolve().parent
-    if home := os.environ.get("UMBEL_HOME"):
-        return Path(home) / "benchmarks"
-    if (here.parent / "Makefile").exists():
+    if (here.parent / "Makefile").exists() and not os.environ.get("UMBEL_HOME"):
         return here / "results"
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "umbel" / "benchmarks"
+    return umbel_home() / "benchmarks"
 
 
 def _circumstances() -> dict[str, object]:

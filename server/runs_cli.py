@@ -16,6 +16,7 @@ from ..strategies.places import umbel_home
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
     help="List, show and export runs; example: umbel runs show digits-1",
 )

@@ -20,7 +20,7 @@ from ..protocol.errors import SettingsError
 if TYPE_CHECKING:
     from .federation import Result
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 class Format(StrEnum):

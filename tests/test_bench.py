@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,8 @@ from umbel.benchmarks.record import Measurement, interleave, results_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from .conftest import Installed
 
 FOLD = Measurement(
     bench="fold",
@@ -99,7 +101,15 @@ def test_results_go_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_results_of_a_checkout_stay_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UMBEL_HOME", raising=False)
-    assert results_folder().as_posix().endswith("benchmarks/results")
+    assert results_folder() == Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+
+
+def test_results_of_an_installed_package_stay_out_of_it(
+    installed: Installed, tmp_path: Path
+) -> None:
+    program = "from umbel.benchmarks.record import results_folder as f; print(f())"
+    done = installed.run("python", "-c", program, cwd=tmp_path)
+    assert done.stdout == f"{tmp_path}/.umbel/benchmarks\n"
 
 
 @pytest.fixture

@@ -78,6 +78,8 @@ def test_every_parts_help_has_an_example(name: str, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert out.startswith(f"Usage: umbel {name} ")
     assert f"xample: umbel {name} " in " ".join(out.split())
+    assert "--install-completion" not in out
+    assert "\\[" not in out  # rich's escapes in plain text
 
 
 def test_no_command_is_a_usage_error_that_shows_the_help(

@@ -77,7 +77,7 @@ def test_the_client_app_answers_flower(tmp_path: Path, monkeypatch: pytest.Monke
         node_id=2,
         node_config={"partition-id": 0, "num-partitions": 2},
         state=flwr.RecordDict(),
-        run_config={"lr": 0.1, "num-server-rounds": 1},
+        run_config={"lr": 0.1, "rounds": 1},
     )
     for kind in ("train", "evaluate"):
         content = flwr.RecordDict(
