@@ -59,6 +59,7 @@ $(PROTO)/stamp: Makefile
 	@touch $@
 
 $(ENVS)/%/stamp: pyproject.toml constraints.txt
+	@echo "umbel: making $(@D), once; this takes minutes where torch is part of it"
 	@python=$$($(FIND_PYTHON)) && rm -rf $(@D) && "$$python" -m venv $(@D)
 	$(@D)/bin/python -m pip install -q -c constraints.txt -e '.$(EXTRAS_$*)'
 	@touch $@
