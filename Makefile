@@ -5,6 +5,7 @@
 #   make quickstart     a small federation on real data, secure aggregation on, no torch needed
 #   make test           the tests                    make check    ruff, format, mypy
 #   make proto          compile messages.proto       make mutants  remove each guard, expect red
+#   make brute          every loss at every boundary, up to 12 members (minutes)
 #   make bench          the benchmarks as JSON       make clean    remove what these made
 #
 # PYTHON=/path/to/python3.12 chooses the interpreter; ARGS="tests/test_house.py -x" goes to pytest.
@@ -27,7 +28,7 @@ FIND_PYTHON = for p in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 p
 	  echo "umbel: needs Python 3.11 or newer with venv, found $$($(or $(PYTHON),python3) -V 2>&1 | tail -n 1);" \
 	    "install one or say make PYTHON=/path/to/python3" >&2; exit 1
 
-.PHONY: quickstart test check proto mutants bench clean
+.PHONY: quickstart test check proto mutants brute bench clean
 
 quickstart: $(QUICK)/stamp
 	$(QUICK)/bin/umbel simulate examples/digits
@@ -42,6 +43,9 @@ check: $(TEST)/stamp
 
 mutants: $(TEST)/stamp
 	$(TEST)/bin/python tests/mutants.py
+
+brute: $(TEST)/stamp
+	$(TEST)/bin/python -m pytest -m "slow or not slow" tests/test_bruteforce.py $(ARGS)
 
 bench: $(TEST)/stamp
 	$(TEST)/bin/umbel bench secure --clients 100 --params 1000000 --drop 0.1 --json

@@ -24,7 +24,7 @@ from .errors import PeerError, SettingsError, TooFewMembers
 from .scheme_a import Event, OutOfOrder, Role, State, after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from .context import Terms
     from .verification import Member
@@ -50,7 +50,8 @@ class ServerSide:
         self._headers: dict[int, pb.MaskedHeader] = {}
         self._whole: set[int] = set()
         self._votes: dict[int, bytes] = {}
-        self._releases: dict[int, list[bytes]] = {}
+        self._released: set[int] = set()
+        self._usable: dict[int, list[tuple[int, bytes]]] = {}
 
     # -- trip 1 ---------------------------------------------------------------------------
 
@@ -239,7 +240,9 @@ class ServerSide:
         state = self._next(Event.QUORUM)
         p = self._plan()
         if not self.has_quorum:
-            raise TooFewMembers(f"{len(self._votes)} votes of {p.n} members, the quorum is {p.q}")
+            text = f"{len(self._votes)} votes, the quorum is {p.q}"
+            raise TooFewMembers(f"{text}: {p.n} members tolerate {p.d} losses")
+        self._usable = {owner: [] for owner in self.u2}
         self.state = state
         counted = [pb.CountedVote(position=i, signature=s) for i, s in self._votes.items()]
         return {self.entries[i].id: pb.Votes(votes=counted) for i in self.u}
@@ -254,51 +257,46 @@ class ServerSide:
         """
         self._next(Event.RELEASE, member_id)
         place, name = self.place(member_id), member_id.hex()
-        if place not in self.u or place in self._releases:
+        if place not in self.u or place in self._released:
             raise PeerError(name, "released shares that nobody asked of it")
         owners = [v for v in self.around(place) if v in self._shares]
         if len(owners) != len(message.shares):
             raise PeerError(name, "released shares", len(owners), len(message.shares))
-        self._releases[place] = list(message.shares)
+        self._released.add(place)
+        for owner, share in zip(owners, message.shares, strict=True):
+            self._keep(owner, place, share)
+
+    def _keep(self, owner: int, holder: int, share: bytes) -> None:
+        """Keep a share that hashes to what its owner signed; an empty one is nobody's fault."""
+        p, sealed = self._plan(), self._blob(owner, holder)
+        wanted = sealed.seed_share_hash if owner in self.u else sealed.mask_share_hash
+        if sha256(share).digest() == wanted:
+            self._usable[owner].append((graph.point(owner, holder, p.n, p.k), share))
+        elif share:
+            what = f"released a share that {self.entries[owner].id.hex()} never dealt"
+            self.faults.append((self.entries[holder].id, what))
 
     @property
     def solvable(self) -> bool:
         """Whether every needed secret has t good shares among the releases so far."""
-        p = self._plan()
-        return all(len(s) >= p.t for s in self._usable(lambda *_: None).values())
+        t = self._plan().t
+        return all(len(shares) >= t for shares in self._usable.values())
 
     def finish(self) -> list[tuple[bytearray, int]]:
         """Return the mask streams to apply to the folded sum, as pairs (key, sign).
 
         Raises:
+            TooFewMembers: More than D members are gone, and a secret misses shares for it.
             VoidRound: A secret has fewer than t good shares, or does not match what its
                 owner advertised; the owner is named, and `faults` names every bad holder.
         """
         state = self._next(Event.FINISH)
-        usable = self._usable(
-            lambda place, what: self.faults.append((self.entries[place].id, what))
-        )
-        streams = unmasking.streams(self._material(), usable)
-        self._releases.clear()
+        if not self.solvable:
+            self._tolerable(len(self._released), "shares of the others")
+        streams = unmasking.streams(self._material(), self._usable)
+        self._usable.clear()
         self.state = state
         return streams
-
-    def _usable(self, blame: Callable[[int, str], None]) -> dict[int, list[tuple[int, bytes]]]:
-        """Return per owner the shares (point, share) that hash to what the owner signed."""
-        p = self._plan()
-        usable: dict[int, list[tuple[int, bytes]]] = {owner: [] for owner in self.u2}
-        for holder, shares in self._releases.items():
-            owners = [v for v in self.around(holder) if v in self._shares]
-            for owner, share in zip(owners, shares, strict=True):
-                sealed = self._blob(owner, holder)
-                wanted = sealed.seed_share_hash if owner in self.u else sealed.mask_share_hash
-                if sha256(share).digest() == wanted:
-                    usable[owner].append((graph.point(owner, holder, p.n, p.k), share))
-                elif share:
-                    blame(
-                        holder, f"released a share that {self.entries[owner].id.hex()} never dealt"
-                    )
-        return usable
 
     def _material(self) -> unmasking.Material:
         commitments = {i: self._shares[i].commitment for i in self.u2}

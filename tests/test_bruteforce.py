@@ -1,0 +1,144 @@
+"""Brute force: n = 3 .. 12, every subset of up to two members lost at every message boundary.
+
+Each case is one round through the real coordinator, sessions, ledger and disk. What must come of
+it follows from n, the published table of D, the boundary and the order in which the keys passed
+on the wire (`expected`), never from the code: the exact sum over the survivors, bit for bit, or
+an abort that names the tolerance or the floor, without any time passing, since the server knows
+of the losses. In the silent cases it does not, and each phase that waits ends at its deadline.
+
+n = 10 .. 12 carry the mark `slow`: `make brute` runs everything.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from rounds import LOSSES_TOLERATED, Stage, matches, settings
+
+from umbel.protocol import frames
+from umbel.protocol import messages_pb2 as pb
+from umbel.simulation.drops import BOUNDARIES, Drop
+
+DEADLINE, TRIP = 600.0, 60.0
+FLOOR = 3
+SIZES = [*range(3, 10), *(pytest.param(n, marks=pytest.mark.slow) for n in (10, 11, 12))]
+SURVIVES_FROM = BOUNDARIES.index("masked")
+"""From this boundary on the vector was whole: whoever is lost later is in the sum."""
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    shared = Path("/dev/shm")  # noqa: S108 - a folder of its own in memory, where there is one
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut a vector of 240 bytes into three frames, so that `upload` breaks off inside it."""
+    monkeypatch.setattr(frames, "PAYLOAD", 100)
+
+
+class Fate(NamedTuple):
+    """What must come of a round."""
+
+    roster: frozenset[int]
+    survivors: frozenset[int]
+    cause: str
+    """A part of the cause of the abort; empty where the round finishes."""
+
+
+def expected(n: int, boundary: str, lost: frozenset[int], last: int) -> Fate:
+    """Derive the outcome from the rules alone.
+
+    A member that died in training is in no roster, nor is one that died after its keys, unless
+    it was the last to send them: then the roster was frozen in the same moment.
+    """
+    absent = {"start": lost, "keys": lost - {last}}.get(boundary, frozenset())
+    roster = frozenset(range(n)) - absent
+    if len(roster) < FLOOR:
+        return Fate(frozenset(), frozenset(), f"{len(roster)} members are ready, at least {FLOOR}")
+    missing = lost & roster if boundary != "release" else frozenset()
+    if len(missing) > LOSSES_TOLERATED[len(roster)]:
+        tolerance = f"{len(roster)} members tolerate {LOSSES_TOLERATED[len(roster)]} losses"
+        return Fate(roster, frozenset(), tolerance)
+    whole = BOUNDARIES.index(boundary) >= SURVIVES_FROM
+    return Fate(roster, roster if whole else roster - missing, "")
+
+
+class Played(NamedTuple):
+    """What came of a round, as far as the wire and the clock tell."""
+
+    last: int
+    seconds: float
+
+
+def play(stage: Stage) -> Played:
+    """Play the one round; `last` is whose keys passed last on the wire."""
+    keys: list[int] = []
+
+    def tap(way: str, node: str, data: bytes) -> None:
+        if way == "up" and not data.startswith(frames.MAGIC):
+            message = pb.ToServer.FromString(data)
+            keys.extend([stage.index[node]] if message.HasField("keys") else [])
+
+    stage.link.tap = tap
+    stage.play()
+    return Played(keys[-1] if keys else -1, stage.link.clock.now())
+
+
+def check(stage: Stage, fate: Fate) -> None:
+    """Compare the ledger, the disk and the coordinator with what must have come of the round."""
+    (record,) = stage.directory.ledger.rounds()
+    assert frozenset(stage.index[node] for node in record.roster) == fate.roster
+    survivors = stage.indices(record.survivors)
+    assert frozenset(survivors) == fate.survivors
+    if fate.cause:
+        assert fate.cause in record.cause
+        assert record.outcome in {"aborted", "void"}
+        assert fate.cause in str(stage.coordinator.failure)
+        assert stage.directory.kept() == (0,)
+        assert not stage.coordinator.model["w"].any()
+    else:
+        assert (record.outcome, record.cause) == ("finished", "")
+        assert stage.coordinator.failure is None
+        matches(stage, 1, survivors, len(fate.roster))
+        assert record.model == stage.directory.digest(1).hex()
+
+
+def subsets(n: int, sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    for size in sizes:
+        yield from itertools.combinations(range(n), size)
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize("n", SIZES)
+def test_every_loss_at_every_boundary(n: int, boundary: str, home: Path) -> None:
+    for lost in subsets(n, (1, 2)):
+        run = settings(run=f"told-{n}-{boundary}-" + "-".join(map(str, lost)))
+        with Stage(home, n, run, drops=[Drop(boundary, lost, 1)]) as stage:
+            played = play(stage)
+            check(stage, expected(n, boundary, frozenset(lost), played.last))
+            assert played.seconds == 0.0
+
+
+@pytest.mark.parametrize("n", range(3, 13))
+def test_nobody_is_lost(n: int, home: Path) -> None:
+    with Stage(home, n, settings(run=f"whole-{n}")) as stage:
+        play(stage)
+        everybody = frozenset(range(n))
+        check(stage, Fate(everybody, everybody, ""))
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_fewer_than_three_losses_may_leave_nobody_at_all(n: int, home: Path) -> None:
+    for boundary in BOUNDARIES[:-1]:
+        run = settings(run=f"all-{n}-{boundary}")
+        with Stage(home, n, run, drops=[Drop(boundary, tuple(range(n)), 1)]) as stage:
+            played = play(stage)
+            check(stage, expected(n, boundary, frozenset(range(n)), played.last))
