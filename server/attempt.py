@@ -12,6 +12,7 @@ hash to what their sender signed: an expelled member's bytes are never in the su
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from .ingest import Ingest
@@ -20,7 +21,7 @@ from ..protocol import messages_pb2 as pb
 from ..protocol.aggregator import ServerSide
 from ..protocol.codec import Codec
 from ..protocol.entropy import wipe
-from ..protocol.errors import PeerError, RoundFailed, TooFewMembers, VoidRound
+from ..protocol.errors import PeerError, RoundFailed, TooFewMembers, VoidRound, reason_text
 from ..protocol.round_table import OVER, RoundEvent, RoundPhase, moved
 
 if TYPE_CHECKING:
@@ -75,14 +76,23 @@ class Attempt:
         self._ready: list[str] = []
         self._answered: set[str] = set()
         self._headers: dict[str, pb.MaskedHeader] = {}
-        self._entered = now
-        self.due = now + plan.deadline
+        self._refusals: Counter[str] = Counter()
+        self._entered = self._now = now
+        self._deadline = now + plan.deadline
         self._knows = knows
 
     # -- what comes in ----------------------------------------------------------------------
 
+    @property
+    def due(self) -> float:
+        """When the clock next matters: the phase's deadline, or that of a slot others wait for."""
+        if self.phase is not P.SUMMING or self._ingest is None:
+            return self._deadline
+        return min(self._deadline, self._ingest.patient_until)
+
     def message(self, node: str, message: pb.ToServer, now: float) -> None:
         """Take a member's message; one that breaks a rule expels it."""
+        self._now = now
         if self.phase in OVER or node in self._gone or node not in self.plan.cohort:
             return
         try:
@@ -93,11 +103,12 @@ class Attempt:
 
     def frame(self, node: str, frame: bytes, now: float) -> None:
         """Take one frame of a member's vector."""
+        self._now = now
         if self.phase is not P.SUMMING or node in self._gone:
             return  # late: the survivors are frozen, and it is not among them
         try:
             ingest = self._receiving(node)
-            if ingest.accept(node, frame):
+            if ingest.accept(node, frame, now):
                 self._fold(node, ingest)
         except PeerError as error:
             self.expel(node, str(error))
@@ -112,6 +123,9 @@ class Attempt:
 
     def tick(self, now: float) -> None:
         """Go on as far as the answers and the clock allow."""
+        self._now = now
+        for node in self._ingest.stalled(now) if self._ingest is not None else ():
+            self.expel(node, "its upload stalled while others waited for the slot")
         while self.phase not in OVER and self.phase is not P.SUMMED and self._may_go_on(now):
             try:
                 self._go_on(now)
@@ -126,10 +140,12 @@ class Attempt:
         None is the back-pressure: every slot of the core is taken.
         """
         open_for = self.phase is P.SUMMING and node not in self._gone and node in self._headers
-        return self._ingest.wants(node) if open_for and self._ingest is not None else None
+        return self._ingest.wants(node, self._now) if open_for and self._ingest else None
 
     def expel(self, node: str, why: str) -> None:
         """Drop a member by name; its bytes are in no sum."""
+        if node in self._gone or node not in self.plan.cohort:
+            return
         self._note("expelled", node, why)
         self._leave(node)
         self._post(node, self._closing(node))
@@ -141,6 +157,9 @@ class Attempt:
 
     def fail(self, event: RoundEvent, cause: str, now: float, culprit: str = "") -> None:
         """End the attempt without a result; the model is unchanged."""
+        if event is E.TOO_FEW and self._refusals:
+            codes = ", ".join(f"{n} x {code}" for code, n in sorted(self._refusals.items()))
+            cause = f"{cause} (refused: {codes})"
         self.cause, self.culprit = cause, culprit
         self._move(event, now)
         self._end()
@@ -151,6 +170,7 @@ class Attempt:
         body = message.WhichOneof("body")
         if body == "refusal":
             code = pb.Reason.Name(message.refusal.reason)
+            self._refusals[reason_text(message.refusal.reason)] += 1
             self._note("refused", node, f"{code} {message.refusal.key}".strip())
             self._leave(node)
             return
@@ -248,7 +268,7 @@ class Attempt:
         return members - self._gone - self._answered
 
     def _may_go_on(self, now: float) -> bool:
-        if now >= self.due or not self._expected():
+        if now >= self._deadline or not self._expected():
             return True
         if self.phase is P.INVITING:
             return len(self._ready) >= self.plan.needed
@@ -269,7 +289,7 @@ class Attempt:
         elif self.phase is P.SHARING:
             inboxes = self._server.end_shares()
             self._send({i: pb.ToClient(inbox=body) for i, body in inboxes.items()})
-            self._open_sum()
+            self._ingest = Ingest(self._core, self.ctx, self.plan)
             self._move(E.SHARED, now)
         elif self.phase is P.SUMMING and self.plan.secure:
             survivors = self._server.end_uploads()
@@ -308,12 +328,8 @@ class Attempt:
         if self.plan.secure:
             self._move(E.FROZEN, now)
         else:
-            self._open_sum()
+            self._ingest = Ingest(self._core, self.ctx, self.plan)
             self._move(E.FROZEN_PLAIN, now)
-
-    def _open_sum(self) -> None:
-        layout = self.plan.layout
-        self._ingest = Ingest(self._core, self.ctx, layout.total_bytes, layout.split)
 
     def _end_plain(self, now: float) -> None:
         least = self.plan.params.min_survivors
@@ -364,7 +380,7 @@ class Attempt:
         name = self.phase.value
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._entered
         self.phase = moved(self.phase, event)
-        self._entered, self.due = now, now + self.plan.trip
+        self._entered, self._deadline = now, now + self.plan.trip
         self._answered.clear()
 
     def _end(self) -> None:

@@ -123,3 +123,34 @@ class Standing:
     def excluded(self) -> frozenset[str]:
         """The nodes that no further cohort of this run contains."""
         return frozenset(node for node, voids in self._voids.items() if voids > VOIDS_ALLOWED)
+
+
+class Voters:
+    """Who voted on the model in force, and so whom another attempt on it may ask (S 1.7).
+
+    A second sum over other members of the same model would give the difference of the two away.
+    """
+
+    def __init__(self) -> None:
+        """Start with a model that nobody voted on."""
+        self._model = b""
+        self._sets: list[frozenset[str]] = []
+
+    def note(self, model: bytes, survivors: Collection[str]) -> None:
+        """Count everybody of a frozen survivor set as a voter on the model of this digest."""
+        if model != self._model:
+            self._model, self._sets = model, []
+        if survivors:
+            self._sets.append(frozenset(survivors))
+
+    def allowed(self, model: bytes, nodes: Collection[str]) -> tuple[tuple[str, ...], bool]:
+        """Return which of `nodes` may be asked, and whether it must be exactly these.
+
+        The last set that is there in full may be summed again, by itself; else those may be
+        asked that have not voted.
+        """
+        voted = self._sets if model == self._model else []
+        for survivors in reversed(voted):
+            if survivors <= set(nodes):
+                return tuple(sorted(survivors)), True
+        return tuple(n for n in nodes if not any(n in survivors for survivors in voted)), False

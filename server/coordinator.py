@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import outcome
 from .attempt import Attempt
-from .cohort import Standing, invitations, select
+from .cohort import Standing, Voters, invitations, select
 from .core.world import World
 from .firewall import Firewall
 from .invitation import Joined, Plan, start_of
@@ -89,7 +89,7 @@ class Coordinator:
         self._past: deque[bytes] = deque(maxlen=_REMEMBERED)
         self._phase = "train"
         self._attempt: Attempt | None = None
-        self._voted: tuple[bytes, frozenset[str]] | None = None
+        self._voters = Voters()
         self._best: tuple[float, int] | None = None
         self._publish(self.manifest.pack(model))
 
@@ -191,13 +191,17 @@ class Coordinator:
             return
         self._invite(now)
 
-    def _invite(self, now: float) -> None:
-        """Open an attempt: choose a cohort and send it the terms."""
+    def _invite(self, now: float, before: str = "aborted") -> None:
+        """Open an attempt: choose a cohort and send it the terms; `before` says what failed."""
         self._tries += 1
         number = self._attempts.get(self.digest, -1) + 1
+        try:
+            cohort, needed = self._cohort(number)
+        except TooFewMembers as error:
+            self._give_up(f"{before}; {error}")
+            return
         self._attempts[self.digest] = number
         terms = self._terms(number)
-        cohort, needed = self._cohort(number)
         plan = Plan(
             terms=terms,
             layout=self._layouts[self._phase],
@@ -222,25 +226,26 @@ class Coordinator:
         self._conclude(now)
 
     def _cohort(self, number: int) -> tuple[dict[str, Joined], int]:
-        """Return whom this attempt asks, and how many of them freeze its roster."""
-        voted = self._voted[1] if self._voted and self._voted[0] == self.digest else None
-        if voted is not None:
-            if voted <= set(self._nodes):  # an exact repeat: the same sum again
-                return {n: self._nodes[n] for n in sorted(voted)}, len(voted)
-            nodes = [n for n in self._nodes if n not in voted]
-        else:
-            nodes = list(self._nodes)
+        """Return whom this attempt asks, and how many of them freeze its roster.
+
+        Raises:
+            TooFewMembers: Too few have not voted on this model: `would difference`.
+        """
+        excluded = self._standing.excluded
+        here = [n for n in self._nodes if n not in excluded]
+        nodes, exact = self._voters.allowed(self.digest, here)
+        if exact:
+            return {n: self._nodes[n] for n in nodes}, len(nodes)
+        least = self.settings.params.min_members
+        if len(nodes) < least and len(nodes) < len(here):
+            raise TooFewMembers(
+                f"would difference: {len(here) - len(nodes)} of {len(here)} members here voted "
+                f"on this model and are not the whole set; {len(nodes)} did not, {least} are needed"
+            )
         wanted = self.settings.cohort or len(nodes)
         asked = invitations(wanted, self.settings.dropout) if wanted else 0
-        excluded = self._standing.excluded
-        chosen = select(
-            nodes,
-            asked,
-            seed=self.settings.seed,
-            round=self.round,
-            attempt=number,
-            excluded=excluded,
-        )
+        seed = self.settings.seed
+        chosen = select(nodes, asked, seed=seed, round=self.round, attempt=number)
         return {n: self._nodes[n] for n in chosen}, min(wanted, len(chosen))
 
     def _terms(self, attempt: int) -> Terms:
@@ -277,11 +282,12 @@ class Coordinator:
                 self._next_round(now)
                 return
         if attempt.phase in {RoundPhase.ABORTED, RoundPhase.VOID}:
-            self._leave_behind(attempt)
             self._failed(attempt, now)
 
     def _leave_behind(self, attempt: Attempt) -> None:
         self._past.extend(attempt.contexts)
+        if attempt.plan.secure:
+            self._voters.note(attempt.plan.terms.model, attempt.survivors)
         self._attempt = None
 
     def _commit(self, attempt: Attempt, now: float) -> None:
@@ -311,15 +317,18 @@ class Coordinator:
         if attempt.culprit:
             self._note("void", attempt.culprit, attempt.cause)
             self._standing.void(attempt.culprit)
-        if attempt.survivors and attempt.plan.secure:
-            self._voted = (self.digest, frozenset(attempt.survivors))
+        self._leave_behind(attempt)
+        said = f"{attempt.phase}: {attempt.cause}"
         if self._tries < self.settings.attempts:
-            self._invite(now)
-            return
-        self.failure = TooFewMembers(
-            f"round {self.round} {attempt.phase}: {attempt.cause}; the model is that of round "
-            f"{self._around.directory.latest()}"
-        )
+            self._invite(now, said)
+        else:
+            self._give_up(said)
+
+    def _give_up(self, said: str) -> None:
+        """End the run with the cause of its last round."""
+        latest = self._around.directory.latest()
+        text = f"round {self.round} {said}; the model is that of round {latest}"
+        self.failure = TooFewMembers(text)
         self._finish()
 
     def _record(self, attempt: Attempt, result: str, metrics: Mapping[str, float]) -> None:

@@ -40,6 +40,11 @@ class Plan:
     """Seconds for each trip after it."""
 
     @property
+    def stall(self) -> float:
+        """Seconds for which an upload may send nothing while others wait for its slot."""
+        return self.trip / 4
+
+    @property
     def secure(self) -> bool:
         """Whether masks are on."""
         return self.terms.scheme == "A"
