@@ -33,7 +33,7 @@ from ..protocol.plan import VERSION
 from ..protocol.scheme_a import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
     from .journal import Journal
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ..protocol.verification import Member, Verifier
 
 DAY = timedelta(hours=24)
-MAX_CERTIFICATES = 4096
+PLAIN = "plain"
 NO_CTX = bytes(32)
 """The ctx of a refusal that came before ctx0 could be computed."""
 
@@ -97,6 +97,7 @@ class Session:
     def __init__(self, device: Device) -> None:
         """Start with no attempt."""
         self._device = device
+        self._unfit = ""
         self._certificates: dict[bytes, bytes] = {}
         self._joined: list[datetime] = []
         self._attempts: dict[tuple[str, bytes], int] = {}
@@ -141,15 +142,22 @@ class Session:
     # -- the steps --------------------------------------------------------------------------
 
     def _guarded(self, work: Callable[[], list[Action]]) -> list[Action]:
-        """Run one step; a refusal ends the attempt and becomes a code."""
+        """Run one step; a refusal ends the attempt and becomes a code.
+
+        Whatever else is raised ends the attempt too: no step can follow one that is half done.
+        """
         try:
             return work()
         except Refused as error:
             refused = error
         except StateError as error:
+            self._unfit = str(error)
             refused = Refused(pb.REASON_JOURNAL, str(error))
         except SettingsError as error:
             refused = Refused(pb.REASON_POLICY, str(error), error.where)
+        except BaseException:
+            self._end_attempt()
+            raise
         self._device.log(f"refused: {refused}")
         ctx = self._ctx
         self._end_attempt()
@@ -164,6 +172,8 @@ class Session:
         if body in {"goodbye", "close"}:
             if body == "goodbye" or message.ctx == self._ctx:  # else it ended here before
                 self._end_attempt()
+            if body == "goodbye":  # the next session's gateway sends them again
+                self._certificates.clear()
             return []
         if message.ctx != self._ctx:
             raise Refused(
@@ -186,6 +196,8 @@ class Session:
     def _begin(self, start: pb.Start) -> list[Action]:
         """Check the terms of a new attempt by the policy, before anything is stored."""
         self._end_attempt()
+        if self._unfit:  # in a plain round neither: what cannot remember does not take part
+            raise Refused(pb.REASON_JOURNAL, f"{self._unfit}; restart this node when it is mended")
         device, now = self._device, self._device.clock()
         self._joined = [at for at in self._joined if now - at < DAY]
         params = settings_from_pb(start.params)
@@ -202,7 +214,7 @@ class Session:
             text = f"a model of {start.model_bytes} bytes, this app's has {own}"
             raise Refused(pb.REASON_CTX_DIFFERS, text)
         self._joined.append(now)
-        self._attempts = {**self._attempts, key: start.attempt}
+        self._attempts[key] = start.attempt
         self._start = start
         if (
             len(self._model) == start.model_bytes
@@ -228,7 +240,7 @@ class Session:
             raise Refused(pb.REASON_CTX_DIFFERS, "the model does not hash to what was announced")
         voted = self._voted(start.run, self._terms.model)
         self._device.update.compute(self._model, self._terms)
-        if start.scheme != "A":
+        if start.scheme == PLAIN:
             return [Send(pb.ToServer(ctx=self._ctx, ready=pb.Ready()).SerializeToString())]
         previous = self._previous
         standpoint = Standpoint(
@@ -269,22 +281,27 @@ class Session:
 
     def _roster(self, roster: pb.Roster) -> list[Action]:
         terms = self._open_terms()
-        if self._member is None:
+        if terms.scheme == PLAIN:
             return self._plain(roster.members, terms)
-        for der in roster.certificates:
-            if len(self._certificates) >= MAX_CERTIFICATES:
-                self._certificates.clear()
-            member = self._certified(der)
-            self._certificates[member.fingerprint] = der
+        if self._member is None:
+            raise Refused(pb.REASON_ATTEMPT_CLOSED, "no attempt of scheme A is open")
+        self._learn(roster.certificates)
         step = self._member.roster(roster)
         self._ctx = self._member.ctx
         return [self._emit(step)]
 
-    def _certified(self, der: bytes) -> Member:
-        try:
-            return self._device.verifier.member(der, self._device.clock())
-        except BadCertificate as error:
-            raise Refused(pb.REASON_CERTIFICATE, str(error)) from error
+    def _learn(self, certificates: Iterable[bytes]) -> None:
+        """Keep every good certificate: the gateway sends each once, also beside a bad one."""
+        bad: BadCertificate | None = None
+        for der in certificates:
+            try:
+                member = self._device.verifier.member(der, self._device.clock())
+            except BadCertificate as error:
+                bad = bad or error
+            else:
+                self._certificates[member.fingerprint] = der
+        if bad is not None:
+            raise Refused(pb.REASON_CERTIFICATE, str(bad)) from bad
 
     def _resolve(self, fingerprint: bytes) -> Member:
         der = self._certificates.get(fingerprint)

@@ -15,7 +15,7 @@ import numpy as np
 from ..protocol import messages_pb2 as pb
 from ..protocol.codec import Codec
 from ..protocol.entropy import random_bytes
-from ..protocol.errors import Refused
+from ..protocol.errors import PeerError, Refused
 from ..protocol.layout import MessageLayout, rounding_key
 from ..protocol.manifest import Manifest
 from ..protocol.plan import read
@@ -75,13 +75,28 @@ class Update:
         return self._layouts[phase]
 
     def compute(self, model: bytearray, terms: Terms) -> None:
-        """Train or evaluate the received model, as the attempt's terms say."""
+        """Train or evaluate the received model, as the attempt's terms say.
+
+        An update that cannot be encoded is found here, before this device is in a roster, where
+        its absence would count as a loss.
+
+        Raises:
+            Refused: The task failed, or handed back other arrays or a value that is not finite.
+        """
         arrays = self.manifest.unpack(model)
-        if terms.phase == "evaluate":
-            self._result = self._trainer.evaluate(arrays, self._site)
-        else:
-            settings = Settings.of(terms.config)
-            self._result = self._trainer.train(arrays, self._site, settings)
+        try:
+            if terms.phase == "evaluate":
+                result = self._trainer.evaluate(arrays, self._site)
+            else:
+                settings = Settings.of(terms.config)
+                result = self._trainer.train(arrays, self._site, settings)
+                self.manifest.check_deltas(result.deltas, "the task's update")
+        except PeerError as error:  # the task's own fault, not the gateway's
+            raise Refused(pb.REASON_TASK_FAILED, str(error)) from error
+        for name, delta in result.deltas.items():
+            if not np.isfinite(delta).all():
+                raise Refused(pb.REASON_NOT_FINITE, f"the update of {name!r} is NaN or infinite")
+        self._result = result
 
     def encode(self, members: int, terms: Terms) -> bytearray:
         """Return the message for a roster of `members`; the training's result is used up.
