@@ -101,8 +101,8 @@ class Fixed:
 
 
 def weight(index: int) -> int:
-    """Return a member's weight: 11, 14, 17, ..."""
-    return 11 + 3 * index
+    """Return a member's weight, below the cap: 11, 13, 15, ..., 33 of the twelfth."""
+    return 11 + 2 * index
 
 
 @cache
@@ -270,8 +270,6 @@ class Stage:
         *,
         drops: Sequence[Drop] = (),
         trainer: Fixed | None = None,
-        rule: FedAvg | None = None,
-        link: Link | None = None,
         slots: int = 1,
         own: Mapping[int, Policy] | None = None,
     ) -> None:
@@ -283,36 +281,34 @@ class Stage:
             run: The settings.
             drops: Losses to play.
             trainer: User code of all members.
-            rule: The server step.
-            link: Another link than a plain one.
             slots: Uploads in flight at once.
             own: Policies of single members, by index.
         """
         self.run = run or settings()
-        self.players = cast(max(members, 12)).players[:members]
+        self.cast = cast()
+        self.players = self.cast.players[:members]
         self.index = {p.node: i for i, p in enumerate(self.players)}
         self.trainer = trainer or Fixed()
-        self.link = link or Link(drops, Still())
+        self.link = Link(drops, Still())
         self.log: list[str] = []
         self.records: list[RoundRecord] = []
         self.directory = RunDirectory.create(home, self.run.run)
         self.directory.ledger.create_run(self.run.run, "2026-01-01T00:00:00Z", {}, "on")
-        self.coordinator = Coordinator(
-            self.run,
-            self.trainer.arrays(),
-            {phase: self.trainer.declared(phase) for phase in ("train", "evaluate")},
-            rule or FedAvg(),
-            Surroundings(
-                verifier=cast(max(members, 12)).verifier,
-                ca=cast(max(members, 12)).ca,
-                directory=self.directory,
-                post=self.link.post,
-                wall=lambda: NOW,
-                observe=self.records.append,
-                slots=slots,
-            ),
-        )
+        self.coordinator = self._coordinator(slots)
         self.sessions = [self.session(i, (own or {}).get(i)) for i in range(members)]
+
+    def _coordinator(self, slots: int) -> Coordinator:
+        around = Surroundings(
+            verifier=self.cast.verifier,
+            ca=self.cast.ca,
+            directory=self.directory,
+            post=self.link.post,
+            wall=lambda: NOW,
+            observe=self.records.append,
+            slots=slots,
+        )
+        declared = {phase: self.trainer.declared(phase) for phase in ("train", "evaluate")}
+        return Coordinator(self.run, self.trainer.arrays(), declared, FedAvg(), around)
 
     def session(self, index: int, own: Policy | None = None) -> Session:
         """Return a fresh session, with a fresh journal, of one member."""
@@ -323,7 +319,7 @@ class Stage:
                 identity=player.identity,
                 policy=allowed,
                 verifier=player.verifier,
-                ca=cast(max(len(self.players), 12)).ca,
+                ca=self.cast.ca,
                 journal=MemoryJournal(),
                 update=Update(self.trainer, site, allowed, entropy=os_entropy, seed=0),
                 clock=lambda: NOW,

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from rounds import LOSSES_TOLERATED, Stage, matches, settings
@@ -23,6 +22,9 @@ from rounds import LOSSES_TOLERATED, Stage, matches, settings
 from umbel.protocol import frames
 from umbel.protocol import messages_pb2 as pb
 from umbel.simulation.drops import BOUNDARIES, Drop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DEADLINE, TRIP = 600.0, 60.0
 FLOOR = 3
@@ -135,10 +137,63 @@ def test_nobody_is_lost(n: int, home: Path) -> None:
         check(stage, Fate(everybody, everybody, ""))
 
 
+@pytest.mark.parametrize("boundary", BOUNDARIES[:-1])
 @pytest.mark.parametrize("n", [3, 4])
-def test_fewer_than_three_losses_may_leave_nobody_at_all(n: int, home: Path) -> None:
-    for boundary in BOUNDARIES[:-1]:
-        run = settings(run=f"all-{n}-{boundary}")
-        with Stage(home, n, run, drops=[Drop(boundary, tuple(range(n)), 1)]) as stage:
+def test_everybody_is_lost(n: int, boundary: str, home: Path) -> None:
+    everybody = tuple(range(n))
+    run = settings(run=f"all-{n}-{boundary}")
+    with Stage(home, n, run, drops=[Drop(boundary, everybody, 1)]) as stage:
+        played = play(stage)
+        check(stage, expected(n, boundary, frozenset(everybody), played.last))
+        assert played.seconds == 0.0
+
+
+# ---- losses that the server is not told of ---------------------------------------------------
+
+
+def silent(n: int, boundary: str, lost: frozenset[int]) -> tuple[Fate, float]:
+    """Derive outcome and seconds of a round in which nobody says that members are gone.
+
+    The phase that misses their answer ends at its deadline, with one exception: the votes go on
+    at a quorum and the shares when they suffice, so within D nobody waits for more of them.
+    """
+    everybody = frozenset(range(n))
+    if boundary == "start":
+        return expected(n, boundary, lost, -1), DEADLINE
+    late = BOUNDARIES.index(boundary) >= SURVIVES_FROM
+    tolerable = len(lost) <= LOSSES_TOLERATED[n]
+    # The last to send its keys freezes the roster, so here nobody leaves it any more.
+    fate = expected(n, "roster" if boundary == "keys" else boundary, lost, -1)
+    assert boundary == "release" or fate.roster == everybody
+    waits = boundary != "release" and not (late and tolerable)
+    return fate, TRIP if waits else 0.0
+
+
+@pytest.mark.parametrize("boundary", [b for b in BOUNDARIES if b != "upload"])
+@pytest.mark.parametrize("n", [3, 4, 5, 6, 7])
+def test_a_silent_loss_costs_one_deadline(n: int, boundary: str, home: Path) -> None:
+    for lost in subsets(n, (1, 2)):
+        run = settings(run=f"silent-{n}-{boundary}-" + "-".join(map(str, lost)))
+        with Stage(home, n, run, drops=[Drop(boundary, lost, 1, silent=True)]) as stage:
             played = play(stage)
-            check(stage, expected(n, boundary, frozenset(range(n)), played.last))
+            fate, seconds = silent(n, boundary, frozenset(lost))
+            check(stage, fate)
+            assert played.seconds == seconds
+
+
+@pytest.mark.parametrize("n", [4, 5, 6, 7])
+def test_an_upload_that_stalls_keeps_nobody_from_the_slot(n: int, home: Path) -> None:
+    """There is one slot. A stall is seen after a quarter of the trip, if somebody waits for it.
+
+    The round ends at the stall that makes one more than D; the last in the order keeps nobody
+    waiting, and is given up at the deadline.
+    """
+    for lost in subsets(n, (1, 2)):
+        run = settings(run=f"stall-{n}-" + "-".join(map(str, lost)))
+        with Stage(home, n, run, drops=[Drop("upload", lost, 1, silent=True)]) as stage:
+            played = play(stage)
+            check(stage, expected(n, "upload", frozenset(lost), -1))
+            last = stage.index[stage.records[0].roster[-1]] in lost
+            seen, bearable = len(lost) - last, LOSSES_TOLERATED[n]
+            stalls = TRIP / 4 * min(seen, bearable + 1)
+            assert played.seconds == (TRIP if last and seen <= bearable else stalls)
