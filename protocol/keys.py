@@ -54,11 +54,12 @@ class KeyPair:
         secret: The 32 bytes that are shared out and then wiped.
     """
 
-    __slots__ = ("public", "secret")
+    __slots__ = ("_private", "public", "secret")
 
     def __init__(self, secret: bytearray) -> None:
         """Take over `secret`, 32 bytes; `wipe` zeroes this very buffer."""
-        self.public = public_of(secret)
+        self._private: X25519PrivateKey | None = _private_of(secret)
+        self.public = self._private.public_key().public_bytes_raw()
         self.secret = secret
 
     @classmethod
@@ -82,7 +83,8 @@ class KeyPair:
             PeerError: The key has another length or is of low order, so that the result
                 would be all zero and known to everyone; `peer` is named.
         """
-        private = X25519PrivateKey.from_private_bytes(self.secret)
+        # Making the library's object costs more than an exchange; it goes when the secret goes.
+        private = self._private or _private_of(self.secret)
         try:
             return bytearray(private.exchange(X25519PublicKey.from_public_bytes(peer_public)))
         except ValueError as error:
@@ -92,6 +94,7 @@ class KeyPair:
     def wipe(self) -> None:
         """Zero the secret; the pair is of no use afterwards."""
         wipe(self.secret)
+        self._private = None
 
     def __reduce__(self) -> str:
         """Refuse to be pickled or copied: a secret lives in one buffer of one process."""
@@ -101,15 +104,31 @@ class KeyPair:
         return f"KeyPair(public={self.public.hex()})"
 
 
+def check_public(public: bytes, peer: str) -> None:
+    """Refuse a public key that would give everybody the same, known secret.
+
+    Every X25519 scalar is a multiple of 8, so one scalar finds the points of low order for all.
+
+    Raises:
+        PeerError: As `KeyPair.exchange`.
+    """
+    KeyPair(bytearray(KEY_BYTES)).exchange(public, peer)
+
+
 def public_of(secret: Octets) -> bytes:
     """Return the public key of a 32-byte secret.
 
     Raises:
         ValueError: The secret does not have 32 bytes.
     """
+    return _private_of(secret).public_key().public_bytes_raw()
+
+
+def _private_of(secret: Octets) -> X25519PrivateKey:
+    """Return the library's key of a 32-byte secret."""
     if len(secret) != KEY_BYTES:
         raise ValueError(f"an X25519 secret has {KEY_BYTES} bytes, got {len(secret)}")
-    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+    return X25519PrivateKey.from_private_bytes(secret)
 
 
 def pair_key(shared: Octets, ctx: bytes, id_a: bytes, id_b: bytes) -> bytearray:
