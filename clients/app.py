@@ -60,7 +60,8 @@ class AppRef:
                 f"{file}: tool.umbel.task", "'package.module:attribute'", own.get("task")
             )
         config = _table(document, file, "tool", "flwr", "app", "config")
-        settings = dict(_flat(config, file)) | dict(_flat(own, file))
+        settings = dict(_flat(config, f"{file}: tool.flwr.app.config", ""))
+        settings |= _flat(own, f"{file}: tool.umbel", "")
         return cls(directory, str(settings.pop("task")), settings)
 
 
@@ -112,13 +113,13 @@ def _table(document: Mapping[str, Any], file: Path, *path: str) -> Mapping[str, 
 
 
 def _flat(
-    table: Mapping[str, Any], file: Path, prefix: str = ""
+    table: Mapping[str, Any], where: str, prefix: str
 ) -> Iterator[tuple[str, bool | int | float | str]]:
     """Yield the values of a table, nested keys joined by dots."""
     for key, value in table.items():
         if isinstance(value, dict):
-            yield from _flat(value, file, f"{prefix}{key}.")
+            yield from _flat(value, where, f"{prefix}{key}.")
         elif isinstance(value, bool | int | float | str):
             yield f"{prefix}{key}", value
         else:
-            raise SettingsError(f"{file}: {prefix}{key}", "a number, a text or a flag", value)
+            raise SettingsError(f"{where}.{prefix}{key}", "a number, a text or a flag", value)

@@ -46,13 +46,13 @@ def test_anything_else_stays_on_the_device(
 
 @pytest.mark.parametrize("bound", [0, -1, 2.0**38 + 1, float("inf"), float("nan")])
 def test_a_sum_needs_a_bound_that_the_ring_holds(bound: float) -> None:
-    with pytest.raises(SettingsError, match="Sum.bound"):
+    with pytest.raises(SettingsError, match=r"Sum\.bound"):
         Sum(bound)
 
 
 @pytest.mark.parametrize("bound", [0, 2**42 + 1])
 def test_a_count_needs_a_bound_that_the_ring_holds(bound: int) -> None:
-    with pytest.raises(SettingsError, match="Count.bound"):
+    with pytest.raises(SettingsError, match=r"Count\.bound"):
         Count(bound)
 
 

@@ -1,8 +1,8 @@
 """Hand-written gradients against finite differences and torch's autograd."""
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,6 +12,9 @@ from torch.nn import functional
 
 from umbel.protocol.errors import SettingsError
 from umbel.strategies.numpy_models import MLP, LogisticRegression, cross_entropy, mse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Floats = NDArray[np.float64]
 
