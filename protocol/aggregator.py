@@ -14,13 +14,14 @@ U2 without U, never both secrets of one owner. docs/protocol.md, section 5.
 
 from __future__ import annotations
 
+from collections import Counter
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from . import graph, keys, plan, unmasking
 from . import messages_pb2 as pb
 from .context import RosterEntry, bitmap, context, roster_root
-from .errors import PeerError, SettingsError, TooFewMembers
+from .errors import PeerError, SettingsError, TooFewMembers, VoidRound
 from .scheme_a import Event, OutOfOrder, Role, State, after
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class ServerSide:
         self._votes: dict[int, bytes] = {}
         self._released: set[int] = set()
         self._usable: dict[int, list[tuple[int, bytes]]] = {}
+        self._withheld: Counter[int] = Counter()
 
     # -- trip 1 ---------------------------------------------------------------------------
 
@@ -60,7 +62,8 @@ class ServerSide:
 
         Raises:
             PeerError: The signature is not for this ctx0 (the member sees another model,
-                configuration or parameters), or a key was seen before.
+                configuration or parameters), a key was seen before or is of low order: every
+                honest neighbour would refuse such a roster, and nobody would be named.
         """
         self._next(Event.KEYS, member.id)
         name = member.id.hex()
@@ -68,9 +71,11 @@ class ServerSide:
         if not keys.verify(member.public, message.signature, "keys", *fields):
             raise PeerError(name, "its keys are not signed for this round's ctx0")
         entry = RosterEntry(member.id, member.fingerprint, message.mask_pk, message.seal_pk)
-        taken = {key for _, other, _ in self._gathered.values() for key in other[2:]}
-        if member.id in self._gathered or taken & {entry.mask_pk, entry.seal_pk}:
+        taken = [key for _, other, _ in self._gathered.values() for key in other[2:]]
+        if member.id in self._gathered or len({*taken, *entry[2:]}) != len(taken) + 2:
             raise PeerError(name, "sent keys that this attempt already has")
+        for public in entry[2:]:
+            keys.check_public(public, name)
         self._gathered[member.id] = (member, entry, message.signature)
 
     @property
@@ -267,7 +272,7 @@ class ServerSide:
             self._keep(owner, place, share)
 
     def _keep(self, owner: int, holder: int, share: bytes) -> None:
-        """Keep a share that hashes to what its owner signed; an empty one is nobody's fault."""
+        """Keep a share that hashes to what its owner signed; an empty one blames nobody yet."""
         p, sealed = self._plan(), self._blob(owner, holder)
         wanted = sealed.seed_share_hash if owner in self.u else sealed.mask_share_hash
         if sha256(share).digest() == wanted:
@@ -275,6 +280,8 @@ class ServerSide:
         elif share:
             what = f"released a share that {self.entries[owner].id.hex()} never dealt"
             self.faults.append((self.entries[holder].id, what))
+        else:
+            self._withheld[owner] += 1
 
     @property
     def solvable(self) -> bool:
@@ -293,10 +300,20 @@ class ServerSide:
         state = self._next(Event.FINISH)
         if not self.solvable:
             self._tolerable(len(self._released), "shares of the others")
+            self._blame_owners()
         streams = unmasking.streams(self._material(), self._usable)
         self._usable.clear()
         self.state = state
         return streams
+
+    def _blame_owners(self) -> None:
+        """Name an owner whose blobs more than A holders found bad: one of them is honest."""
+        p = self._plan()
+        for owner, shares in self._usable.items():
+            if len(shares) < p.t and self._withheld[owner] > p.a:
+                who = self.entries[owner].id
+                what = f"{self._withheld[owner]} holders got bad shares of member {who.hex()}"
+                raise VoidRound(what, who)
 
     def _material(self) -> unmasking.Material:
         commitments = {i: self._shares[i].commitment for i in self.u2}

@@ -155,7 +155,9 @@ class Game:
         self.plain = [vector(i) for i in range(n)]
         self.masked: dict[int, bytearray] = {}
         self.headers: dict[int, pb.MaskedHeader] = {}
+        self.rosters: list[pb.Roster] = []
         self.inboxes: dict[int, pb.Inbox] = {}
+        self.counted: dict[bytes, pb.Votes] = {}
         self.released: dict[int, pb.Release] = {}
 
     def newcomer(self, who: Identity, terms: Terms | None = None) -> MemberSide:
@@ -181,7 +183,8 @@ class Game:
         for who, member in zip(self.people, self.members, strict=True):
             self.server.keys(verified(who), member.begin().message.keys)
         rosters = self.server.freeze()
-        return [rosters[who.id] for who in self.people]
+        self.rosters = [rosters[who.id] for who in self.people]
+        return self.rosters
 
     def deal(self, rosters: Sequence[pb.Roster], silent: Iterable[int] = ()) -> Game:
         """Play trip 2: everybody but the silent deals shares, and U2 is fixed."""
@@ -189,6 +192,10 @@ class Game:
             step = self.members[place].roster(roster)
             if place not in set(silent):
                 self.server.shares(self.people[place].id, step.message.shares)
+        return self.fix_u2()
+
+    def fix_u2(self) -> Game:
+        """End trip 2 with the shares that came."""
         self.inboxes = {self.place(i): box for i, box in self.server.end_shares().items()}
         return self
 
@@ -216,8 +223,9 @@ class Game:
         return self.deal(self.gather(), silent)
 
     def to_masked(self, lost: Iterable[int] = ()) -> Game:
-        """Play until every vector but those of the lost has arrived."""
-        self.to_shared()
+        """Play, from trip 2 if that is over, until all vectors but the lost ones arrived."""
+        if not self.inboxes:
+            self.to_shared()
         for place in range(self.n):
             self.mask(place)
             if place not in set(lost):
@@ -230,12 +238,17 @@ class Game:
         ballots = self.ballots(self.server.end_uploads())
         for place, ballot in ballots.items():
             self.server.vote(self.people[place].id, ballot)
-        for who, counted in self.server.quorum().items():
-            if self.place(who) not in set(silent):
-                release = self.members[self.place(who)].votes(counted).message.release
-                self.released[self.place(who)] = release
-                self.server.release(who, release)
+        self.counted = self.server.quorum()
+        for place in (self.place(who) for who in self.counted):
+            if place not in set(silent):
+                self.server.release(self.people[place].id, self.release(place))
         return self
+
+    def release(self, place: int) -> pb.Release:
+        """Return what a member releases on the votes that were counted."""
+        step = self.members[place].votes(self.counted[self.people[place].id])
+        self.released[place] = step.message.release
+        return self.released[place]
 
     def ballots(self, calls: Mapping[bytes, pb.Survivors]) -> dict[int, pb.Vote]:
         """Let everybody who is called vote."""
