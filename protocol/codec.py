@@ -1,6 +1,6 @@
 """The numbers of the ring: a signed fixed-point code with the weight inside.
 
-For n members, a value range c and a weight cap w_cap (reference: docs/protocol.md):
+For n members, a value range c and a weight cap w_cap (docs/protocol.md, section 8.1):
 
     b = 32 - ceil(log2 n)      bits of a value
     Q = 2^(b-1) - 1            largest code

@@ -1,6 +1,6 @@
 """The abort rules of scheme A: what a member checks before it goes on.
 
-Each function is one rule of docs/protocol.md; each raises `Refused` with the rule's code
+Each function is a part of one rule of docs/protocol.md, section 5.7; each raises `Refused` with the rule's code
 and a line for the device's own console. None reads a number that the server reported: the
 survivors are counted from the bitmap, n and the graph come from the roster.
 

@@ -7,7 +7,7 @@ set (rules.py). `member.py` holds what a member does at each step and `aggregato
 the server does; neither changes its phase except through `TABLE`.
 
 After Bell et al., CCS 2020, section 4, with the vote and the signed share hashes of
-docs/protocol.md. `diagram()` draws docs/protocol.md's state diagrams from the table.
+docs/protocol.md, section 5. `diagram()` draws the state diagrams of its section 5.1.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .ledger import Event
 
 VOIDS_ALLOWED = 1
-"""A member whose fault made this many rounds void stays; one more, and it is left out (S 1.7)."""
+"""A member whose fault made this many rounds void stays; one more, and it is left out."""
 
 
 def select(
@@ -126,7 +126,9 @@ class Standing:
 
 
 class Voters:
-    """Who voted on the model in force, and so whom another attempt on it may ask (S 1.7).
+    """Who voted on the model in force, and so whom another attempt on it may ask.
+
+    docs/protocol.md, section 7.1.
 
     A second sum over other members of the same model would give the difference of the two away.
     """

@@ -11,7 +11,7 @@ leftovers of a crash. Reading hashes the model again and compares it with the ma
 carries a hash of itself. The process that writes holds a lock on the directory; readers need none.
 
 Kept: the newest committed round always, the last `KEEP_LAST`, and the best one that the caller
-names. Masks, shares and single updates never come here (trust.md 10).
+names. Masks, shares and single updates never come here.
 """
 
 from __future__ import annotations

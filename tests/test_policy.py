@@ -62,7 +62,7 @@ model_bytes = 1000
 rounds_per_day = 200
 """
 
-# Line by line, as the table of the reference has them.
+# Line by line, as the table of docs/privacy.md, section 10, has them.
 DEFAULTS = {
     "federation": None,
     "ca": None,

@@ -3,12 +3,12 @@
 A `World` owns slots; a `Sum` is one round's accumulator. A slot goes free -> filling -> folded ->
 free. Nothing of an update touches the accumulator before the update is whole and checked, and each
 node is folded at most once. When no slot is free, `Sum.slot` gives None: that is the back-pressure,
-the ingest stops reading. Memory is the accumulator and the slots, flat in the number of clients
-(aggregation.md 1.4); it is kept between sums of one size, because fresh memory costs more than
+the ingest stops reading. Memory is the accumulator and the slots, flat in the number of clients;
+it is kept between sums of one size, because fresh memory costs more than
 the fold.
 
 A message is `split` bytes of little-endian uint32 words and then uint64 words, both summed modulo
-their word size (S 3.1). `FloatSum` is the fold where no codec is in the way. Not here: who may be
+their word size (docs/protocol.md, section 8.2). `FloatSum` is the fold where no codec is in the way. Not here: who may be
 folded (firewall.py), what the sum means (protocol/layout.py).
 """
 
@@ -137,7 +137,7 @@ class Sum:
     def close(self) -> None:
         """Zero the slots and hand every buffer back to the world; the result is gone.
 
-        No masked vector outlives its round (trust.md 10).
+        No masked vector outlives its round.
         """
         self._frozen = True
         slots = [*self._free, *self._filling.values()]
