@@ -1,8 +1,8 @@
 """The abort rules of scheme A: what a member checks before it goes on.
 
-Each function is a part of one rule of docs/protocol.md, section 5.7; each raises `Refused` with the rule's code
-and a line for the device's own console. None reads a number that the server reported: the
-survivors are counted from the bitmap, n and the graph come from the roster.
+Each function is a part of one rule of docs/protocol.md, section 5.7; each raises `Refused` with
+the rule's code and a line for the device's own console. None reads a number that the server
+reported: the survivors are counted from the bitmap, n and the graph come from the roster.
 
 Pure and without secrets, so that the attacks that they stop can be played against them
 (tests/test_attacks.py), one by one, with the rule taken out (`make mutants`).

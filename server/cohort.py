@@ -128,9 +128,8 @@ class Standing:
 class Voters:
     """Who voted on the model in force, and so whom another attempt on it may ask.
 
-    docs/protocol.md, section 7.1.
-
-    A second sum over other members of the same model would give the difference of the two away.
+    A second sum over other members of the same model would give the difference of the two away
+    (docs/protocol.md, section 7.1).
     """
 
     def __init__(self) -> None:

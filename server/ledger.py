@@ -9,10 +9,10 @@ over its columns as stored (protocol/canonical.py). So a changed, removed or ins
 by `verify`. Cutting rows off the end is not, unless somebody kept a later `head`; nor is a record
 that was false when it was written.
 
-What may stand here: roster, survivors, codes, bytes, times (docs/privacy.md, section 3). There is no column for a
-weight, a metric or an update of a single client, and the detail of an event that names a node
-takes the keys of `NODE_DETAIL` only. Time is passed in. WAL and synchronous=FULL: a committed
-row survives a power cut.
+What may stand here: roster, survivors, codes, bytes, times (docs/privacy.md, section 3). There is
+no column for a weight, a metric or an update of a single client, and the detail of an event that
+names a node takes the keys of `NODE_DETAIL` only. Time is passed in. WAL and synchronous=FULL: a
+committed row survives a power cut.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Metrics that travel in the masked message: sums and counts, declared with a bound.
 
 A device never reports a mean: the server divides the opened sums, so nobody sees what one client
-measured. Each value is one word of section 64 (docs/protocol.md, section 8.4): a `Sum` in fixed point
-with 24 fractional bits, a `Count` unscaled. Which names a run carries is fixed by its layout
+measured. Each value is one word of section 64 (docs/protocol.md, section 8.4): a `Sum` in fixed
+point with 24 fractional bits, a `Count` unscaled. Which names a run carries is fixed by its layout
 digest, so a name that was not declared, or a value beyond its bound, ends on the device.
 """
 

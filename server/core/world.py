@@ -4,12 +4,11 @@ A `World` owns slots; a `Sum` is one round's accumulator. A slot goes free -> fi
 free. Nothing of an update touches the accumulator before the update is whole and checked, and each
 node is folded at most once. When no slot is free, `Sum.slot` gives None: that is the back-pressure,
 the ingest stops reading. Memory is the accumulator and the slots, flat in the number of clients;
-it is kept between sums of one size, because fresh memory costs more than
-the fold.
+it is kept between sums of one size, because fresh memory costs more than the fold.
 
 A message is `split` bytes of little-endian uint32 words and then uint64 words, both summed modulo
-their word size (docs/protocol.md, section 8.2). `FloatSum` is the fold where no codec is in the way. Not here: who may be
-folded (firewall.py), what the sum means (protocol/layout.py).
+their word size (docs/protocol.md, section 8.2). `FloatSum` is the fold where no codec is in the
+way. Not here: who may be folded (firewall.py), what the sum means (protocol/layout.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,203 @@
+"""The documents say what the code does, wherever a program can compare the two."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from umbel.clients import policy
+from umbel.clients.policy import Policy
+from umbel.protocol import errors, plan, shamir
+from umbel.protocol import journal as records
+from umbel.protocol import messages_pb2 as pb
+from umbel.protocol.certificates import SIGNING_OID
+from umbel.protocol.digest import model_digest
+from umbel.protocol.frames import Kind, frames
+from umbel.protocol.graph import parameters
+from umbel.protocol.round_table import ROUND_TABLE
+from umbel.protocol.scheme_a import Role, diagram
+from umbel.simulation.drops import BOUNDARIES
+
+ROOT = Path(__file__).resolve().parents[1]
+PROTOCOL = (ROOT / "docs" / "protocol.md").read_text("utf-8")
+PRIVACY = (ROOT / "docs" / "privacy.md").read_text("utf-8")
+PAGES = sorted(
+    path
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/**/*.md")]
+    if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+)
+SOURCES = sorted(
+    path
+    for pattern in ("*.py", "*.md", "*.proto", "*.toml", "*.tmpl", "Makefile")
+    for path in ROOT.rglob(pattern)
+    if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+    and path != Path(__file__).resolve()
+)
+ABSENT = "absent"
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """Return the cells of every table row below a heading, without backticks."""
+    section = page.split(f"\n{heading}", 1)[1]
+    section = re.split(r"\n#{2,3} ", section, maxsplit=1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
+    return [[cell.strip().replace("`", "") for cell in row] for row in cells]
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    """Return the content of every fenced block of a kind."""
+    return re.findall(rf"```{kind}\n(.*?)\n```", page, re.DOTALL)
+
+
+def vectors() -> dict[str, str]:
+    """Return the published values of protocol.md by name."""
+    lines = [line for block in blocks(PROTOCOL, "vectors") for line in block.splitlines()]
+    return dict(line.split(" = ") for line in lines)
+
+
+# ---- protocol.md -------------------------------------------------------------------------------
+
+
+def test_the_diagrams_are_drawn_from_the_tables() -> None:
+    steps = (f"    {phase} --> {to}: {event}" for (phase, event), to in ROUND_TABLE.items())
+    rounds = "\n".join(["stateDiagram-v2", *steps])
+    drawn = blocks(PROTOCOL, "mermaid")
+    assert drawn == [diagram(Role.MEMBER), diagram(Role.SERVER), rounds]
+
+
+def test_every_reason_is_in_the_table() -> None:
+    listed = [(row[0], row[1]) for row in rows(PROTOCOL, "### 4.4") if row[0].isdigit()]
+    codes = [code for code in pb.Reason.values() if code]
+    assert listed == [(str(code), errors.reason_text(code)) for code in codes]
+
+
+def test_every_message_is_in_the_table() -> None:
+    listed = {row[0] for row in rows(PROTOCOL, "### 4.1")}
+    for message in (pb.ToClient, pb.ToServer):
+        bodies = message.DESCRIPTOR.oneofs_by_name["body"].fields
+        assert {field.message_type.name for field in bodies} <= listed
+
+
+def test_every_parameter_is_in_the_table() -> None:
+    listed = {name for row in rows(PROTOCOL, "### 6.4") for name in row[0].split(", ")}
+    assert set(plan.KINDS) == listed - {"key", "---"}
+
+
+def test_the_numbers_of_the_tables() -> None:
+    small, _, losses, *rest = rows(PROTOCOL, "### 6.1")
+    for sizes, numbers in zip(small[1:], losses[1:], strict=True):
+        for n in map(int, sizes.split(", ")):
+            p = parameters(n)
+            assert f"{p.a}, {p.d}" == numbers
+    large, _, degrees = rest
+    for size, numbers in zip(large[1:], degrees[1:], strict=True):
+        p = parameters(int(size))
+        assert f"{p.k}, {p.t}" == numbers
+
+
+def test_every_boundary_of_a_loss_is_explained() -> None:
+    listed = [name for row in rows(PROTOCOL, "### 5.10")[2:] for name in row[0].split(", ")]
+    assert listed == list(BOUNDARIES)
+
+
+def test_the_signing_oid_and_the_journal_line() -> None:
+    assert f"`{SIGNING_OID.dotted_string}`" in PROTOCOL
+    assert records.encode(records.Keyed(bytes(range(32)))).decode() in PROTOCOL
+
+
+def test_published_vectors_are_those_of_the_file() -> None:
+    published: dict[str, Any] = json.loads(
+        (ROOT / "tests" / "vectors" / "transcript.json").read_text("utf-8")
+    )
+    said = vectors()
+    assert said["canonical"] == published["canonical"][1]["bytes"]
+    for name in ("ctx0", "ctx"):
+        assert said[name] == published["context"][name]
+    assert said["roster root"] == published["context"]["roster_root"]
+    bits = next(case for case in published["bitmaps"] if case["n"] == 10)
+    assert (said["bitmap"], said["H(bitmap)"]) == (bits["bytes"], bits["sha256"])
+    derived = ("shared", "pair_key", "self_key", "seal_key", "commitment", "pair_stream_64", "blob")
+    for name in (*derived, "signed", "signature"):
+        assert said[name] == published["keys"][name]
+
+
+def test_the_other_vectors() -> None:
+    said = vectors()
+    assert said['digest of "umbel"'] == sha256(b"\x00umbel").hexdigest()
+    assert said['digest of "umbel"'] == model_digest(b"umbel").hex()
+    assert said["frame"] == next(frames(Kind.UPLOAD, bytes(range(32)), b"umbel")).hex()
+
+    def coefficients(buffer: bytearray | memoryview) -> None:
+        buffer[:] = bytes([0x11, 0x22])
+
+    shares = shamir.split(b"\x2a", 3, 5, entropy=coefficients)
+    assert said["shamir shares"] == shares.tobytes().hex()
+    for points in ((1, 2, 4), (3, 7, 200)):
+        name = f"weights of {', '.join(map(str, points))}"
+        assert said[name] == shamir.weights(np.array([points])).tobytes().hex()
+
+
+# ---- privacy.md --------------------------------------------------------------------------------
+
+
+def test_the_first_paragraph_says_what_stands_outside_the_protocol() -> None:
+    first = " ".join(PRIVACY.split("\n\n")[1].split())
+    for words in (
+        "the app bundle",
+        "the CA",
+        "honest-but-curious server only",
+        "(development CA)",
+        "app: not pinned",
+        "`umbel simulate`",
+    ):
+        assert words in first
+
+
+def test_every_key_of_the_policy_is_listed_with_its_default() -> None:
+    defaults = tomllib.loads(Policy().dumps())
+    expected = {}
+    for key in policy._KEYS:
+        table, name = key.split(".")
+        value = defaults[table].get(name, ABSENT)
+        expected[key] = ABSENT if value is ABSENT else json.dumps(value)
+    assert {row[0]: row[1] for row in rows(PRIVACY, "## 10.")[2:]} == expected
+
+
+# ---- all pages ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_and_named_pages_exist(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"[a-z]+:|#", target):
+            assert (page.parent / target.partition("#")[0]).exists(), target
+    for named in re.findall(r"`((?:docs|tests)/[\w./-]+)`", text):
+        assert (ROOT / named).exists(), named
+
+
+def test_sections_that_the_source_cites_exist() -> None:
+    sections = set(re.findall(r"^#{2,3} (\d+(?:\.\d+)?)\.? ", PROTOCOL, re.MULTILINE))
+    cited = r"docs/protocol\.md, sections? (\d+(?:\.\d+)?)(?: and (\d+(?:\.\d+)?))?"
+    found = 0
+    for path in SOURCES:
+        text = " ".join(re.sub(r"^\s*(#|//)", "", path.read_text("utf-8"), flags=re.M).split())
+        for match in re.finditer(cited, text):
+            found += 1
+            assert {number for number in match.groups() if number} <= sections, path
+    assert found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_nothing_cites_a_page_that_readers_do_not_have(path: Path) -> None:
+    text = path.read_text("utf-8")
+    internal = r"\bS \d+\.\d|\b(trust|aggregation|secure-aggregation|design|user-problems)\.md"
+    assert not re.search(internal, text), re.search(internal, text)
