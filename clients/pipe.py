@@ -41,13 +41,17 @@ def send(sink: Sink, fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
         sink: Where to.
         fields: What JSON can say; finite numbers only.
         arrays: Named arrays, of dtypes that a manifest knows.
+
+    Raises:
+        SettingsError, Malformed: It cannot be said in a message; nothing was written.
     """
     manifest = Manifest.of(arrays)
     text = json.dumps({**fields, "manifest": manifest.to_json()}, allow_nan=False).encode()
     if len(text) > MAX_HEADER:
         raise Malformed("own message", "header", f"at most {MAX_HEADER} bytes", len(text))
-    _write(sink, _SIZES.pack(MAGIC, len(text), manifest.total_bytes) + text)
-    _write(sink, manifest.pack(arrays))
+    packed = manifest.pack(arrays)  # the last thing that can fail: nothing is written before it
+    _write(sink, _SIZES.pack(MAGIC, len(text), len(packed)) + text)
+    _write(sink, packed)
 
 
 def receive(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import pipe
 from .app import AppRef
-from .child import InProcess
+from .child import InProcess, boundary
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Malformed, Refused, reason_text
 from ..strategies.task import Site
@@ -67,11 +67,12 @@ def main(arguments: list[str]) -> None:
         try:
             trainer = trainer or InProcess(AppRef(Path(directory), component))
             answer, found = CALLS[fields["call"]](trainer, fields, arrays)
+            with boundary():
+                pipe.send(sink, answer, found)
         except Refused as error:
             detail = str(error).removeprefix(f"{reason_text(error.reason)}: ")[:1024]
-            answer, found = {"refused": pb.Reason.Name(error.reason), "detail": detail}, {}
+            pipe.send(sink, {"refused": pb.Reason.Name(error.reason), "detail": detail}, {})
         sys.stdout.flush()
-        pipe.send(sink, answer, found)
 
 
 def _take_pipe() -> tuple[io.FileIO, io.FileIO]:

@@ -177,6 +177,7 @@ class TaskTrainer:
         self.task = task
         self._engine = engine(task, task.model())
         self._metrics = task.declarations()
+        self._forms = _forms(self._engine.arrays())
 
     def arrays(self, seed: int = 0) -> dict[str, NDArray[Any]]:
         """Return the initial model of a run with this seed."""
@@ -238,9 +239,9 @@ class TaskTrainer:
 
     def _load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Load the received model after comparing it with the task's own, array by array."""
-        own = self._engine.arrays()
-        for name in own.keys() | arrays.keys():
-            expected, got = (_form(side.get(name)) for side in (own, arrays))
+        forms = _forms(arrays)
+        for name in sorted(self._forms.keys() | forms.keys()):
+            expected, got = (side.get(name, "nothing") for side in (self._forms, forms))
             if expected != got:
                 raise Refused(
                     pb.REASON_TASK_FAILED,
@@ -277,9 +278,9 @@ def _wide(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.float64 if array.dtype == np.float64 else np.float32, copy=False)
 
 
-def _form(array: NDArray[Any] | None) -> str:
-    """Return shape and dtype as words."""
-    return "nothing" if array is None else f"{array.shape} {array.dtype.name}"
+def _forms(arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+    """Return shape and dtype of every array as words."""
+    return {name: f"{array.shape} {array.dtype.name}" for name, array in arrays.items()}
 
 
 def _prefixed(prefix: str, values: Mapping[str, int | float]) -> dict[str, int | float]:

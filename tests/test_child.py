@@ -61,6 +61,13 @@ class Points(umbel.Task):
         return self.train_data(umbel.Site(1, 2))
 
 
+class Complex(umbel.Task):
+    loss = staticmethod(lambda arrays, batch: (0.0, {}))
+
+    def model(self):
+        return {"w": np.zeros(2, complex)}
+
+
 class Broken(umbel.Task):
     def model(self):
         raise RuntimeError("no model today")
@@ -200,6 +207,14 @@ def test_a_task_that_does_not_load_is_a_refusal(
     with absent, pytest.raises(Refused, match="an attribute 'Absent'"):
         absent.arrays()
     assert "no model today" in capfd.readouterr().err
+
+
+def test_an_answer_that_no_message_can_hold_is_a_refusal(ref: AppRef) -> None:
+    with Child(AppRef(ref.directory, "child_app:Complex")) as own:
+        for _ in range(2):  # nothing was written of the first: the pipe is still in step
+            with pytest.raises(Refused, match="task failed: .*complex128") as caught:
+                own.arrays()
+            assert not isinstance(caught.value, ChildDied)
 
 
 def test_messages_are_bounded_both_ways(ref: AppRef, capfd: pytest.CaptureFixture[str]) -> None:

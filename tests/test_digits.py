@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.common.config import validate_config
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from umbel.clients.app import AppRef, load_task
 from umbel.clients.child import Child

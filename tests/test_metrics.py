@@ -7,7 +7,7 @@ from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import Refused, SettingsError
 from umbel.strategies.metrics import Count, Metrics, Sum, checked, fractional_bits, standard
 
-DECLARED = {"examples": Count(100), "loss": Sum(50.0)}
+DECLARED: dict[str, Sum | Count] = {"examples": Count(100), "loss": Sum(50.0)}
 
 
 def test_numbers_become_plain_and_keep_their_kind() -> None:

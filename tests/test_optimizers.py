@@ -1,11 +1,18 @@
 """Local optimisers: by hand, and step by step beside torch.optim."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 import torch
 
 from umbel.protocol.errors import SettingsError
 from umbel.strategies.optimizers import SGD, Adam, Optimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_two_steps_of_momentum_by_hand() -> None:
@@ -39,12 +46,14 @@ def test_adam_first_step_by_hand() -> None:
         ),
     ],
 )
-def test_twenty_steps_beside_torch(ours: Optimizer, theirs: type[torch.optim.Optimizer]) -> None:
+def test_twenty_steps_beside_torch(
+    ours: Optimizer, theirs: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+) -> None:
     rng = np.random.default_rng(3)
     start = rng.normal(size=(4, 3))
     arrays = {"p": start.copy()}
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
-    step, reference = ours.start(arrays), theirs([parameter])  # type: ignore[arg-type]
+    step, reference = ours.start(arrays), theirs([parameter])
     for _ in range(20):
         gradient = rng.normal(size=(4, 3))
         step({"p": gradient})
@@ -91,6 +100,6 @@ def test_starting_again_forgets_the_momentum() -> None:
         (lambda: Adam(0.1, weight_decay=-0.1), "Adam.weight_decay"),
     ],
 )
-def test_a_value_out_of_range_is_named(make: type[object], where: str) -> None:
+def test_a_value_out_of_range_is_named(make: Callable[[], Optimizer], where: str) -> None:
     with pytest.raises(SettingsError, match=where):
         make()

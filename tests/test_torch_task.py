@@ -176,7 +176,8 @@ def test_a_loss_of_the_tasks_own() -> None:
     class Absolute(Small):
         @staticmethod
         def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-            return (model(batch[0]).sum(dim=1) - batch[1]).abs().mean()
+            loss: torch.Tensor = (model(batch[0]).sum(dim=1) - batch[1]).abs().mean()
+            return loss
 
     trainer = load(Absolute())
     result = trainer.train(trainer.arrays(), Site(), Settings(epochs=20, lr=0.01))
