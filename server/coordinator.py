@@ -103,15 +103,19 @@ class Coordinator:
         """
         member = self._around.verifier.member(der, self._around.wall())
         node = member.id.hex()
-        if node in self._nodes:
-            self.leave(node, now)
+        again = node in self._nodes
         self._nodes[node] = Joined(member, der)
         self._sent[node] = set()
+        if again:  # its earlier session is gone, and what that had of the attempt with it
+            self._lose(node, now)
         return node
 
     def leave(self, node: str, now: float) -> None:
         """Note that a node's session ended."""
         self._nodes.pop(node, None)
+        self._lose(node, now)
+
+    def _lose(self, node: str, now: float) -> None:
         if self._attempt is not None:
             self._attempt.lost(node, now)
             self._conclude(now)
