@@ -5,11 +5,14 @@ Nothing here is about one client: the metrics are sums over the survivors, divid
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .ledger import RoundRecord
     from ..protocol.codec import Codec
     from ..protocol.layout import MessageLayout, Sums
 
@@ -30,6 +33,12 @@ def means(metrics: Mapping[str, float]) -> dict[str, float]:
         elif examples:
             found[f"{prefix}.{'accuracy' if short == 'correct' else short}"] = value / examples
     return found
+
+
+def as_json(record: RoundRecord) -> dict[str, Any]:
+    """Return a record as JSON can hold it: a metric that is not finite is null."""
+    finite = {k: v if math.isfinite(v) else None for k, v in record.metrics.items()}
+    return asdict(record) | {"metrics": finite}
 
 
 def recorded(sums: Sums, layout: MessageLayout, survivors: int) -> dict[str, float]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .outcome import as_json
 from .run_directory import RunDirectory, list_runs, write_arrays
 from ..protocol.errors import StateError
 from ..strategies.places import umbel_home
@@ -57,7 +58,7 @@ def show(run: Run, form: Form = Format.TEXT) -> None:
             "run": asdict(directory.ledger.run()),
             "ledger": {"rows": rows, "head": directory.ledger.head()[1]},
             "model": None if latest is None else str(directory.round_path(latest)),
-            "rounds": [asdict(record) for record in directory.ledger.rounds()],
+            "rounds": [as_json(record) for record in directory.ledger.rounds()],
             "events": [asdict(event) for event in directory.ledger.events()],
         }
     typer.echo(json.dumps(about) if form is Format.JSON else _as_text(about))
@@ -122,7 +123,10 @@ def _as_text(about: dict[str, Any]) -> str:
         f"model: {about['model'] or 'none yet'}",
     ]
     for item in about["rounds"]:
-        metrics = " ".join(f"{name}={value:.4g}" for name, value in item["metrics"].items())
+        metrics = " ".join(
+            f"{name}=" + ("not finite" if value is None else f"{value:.4g}")
+            for name, value in item["metrics"].items()
+        )
         lines.append(
             f"round {item['round']}.{item['attempt']} {item['phase']} {item['outcome']}: "
             f"{len(item['survivors'])} of {len(item['roster'])} members, "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from dataclasses import asdict
+from contextlib import nullcontext, redirect_stdout
 from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import report
-from .run import KEYS, Options, Value, simulate
-from ..clients.app import AppRef
+from .federation import SECURITY
+from .run import Options, plan
 from ..clients.policy import Policy
 from ..protocol.errors import SettingsError
+from ..server.outcome import as_json
 
 if TYPE_CHECKING:
     from .federation import Result
+    from .run import Plan, Value
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -50,7 +53,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         list[str] | None,
         typer.Option(
             metavar="BOUNDARY:N[@ROUND]",
-            help="Lose the last N clients for good at a message boundary, in round 2 or ROUND: "
+            help="Lose the last N clients for good at a message boundary of ROUND, or of round 2: "
             "start, keys, roster, shares, inbox, upload, masked, survivors, vote, votes, release.",
         ),
     ] = None,
@@ -60,7 +63,8 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
             "-c",
             "--run-config",
             metavar="KEY=VALUE",
-            help="Override a setting of the app, as in `flwr run`; may be given several times.",
+            help="Change a setting of the app, as in `flwr run`; may be given several times. Every "
+            "app has clients, rounds, seed, cohort, attempts, value-range, weight-cap and lr.",
         ),
     ] = None,
     policy: Annotated[
@@ -86,12 +90,26 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         in_process=in_process,
         run=run_id,
     )
-    planned = rounds or AppRef.read(directory).settings.get("rounds", KEYS["rounds"])
-    live = report.Live(int(planned), sys.stderr if form is Format.JSON else sys.stdout)
-    result = simulate(directory, options, live)
-    typer.echo(json.dumps(_as_json(result)) if form is Format.JSON else report.summary(result))
+    planned = plan(directory, options)
+    text = form is Format.TEXT
+    # What user code prints in this process goes beside the JSON, as a child's does.
+    with (
+        report.Live(planned.settings.rounds, sys.stdout if text else sys.stderr) as live,
+        nullcontext() if text else redirect_stdout(sys.stderr),
+    ):
+        live.begin(_what(planned))
+        result = planned.run(live, live.watch)
+    typer.echo(report.summary(result) if text else json.dumps(_as_json(result)))
     if result.failure is not None:
         raise result.failure
+
+
+def _what(planned: Plan) -> str:
+    settings = planned.settings
+    return (
+        f"{settings.run}: {planned.clients} clients, {settings.rounds} rounds, "
+        f"secure aggregation {SECURITY[settings.scheme]}"
+    )
 
 
 def _pair(text: str) -> tuple[str, Value]:
@@ -114,13 +132,15 @@ def _value(text: str) -> Value:
 
 
 def _as_json(result: Result) -> dict[str, object]:
+    accuracy = result.accuracy
     return {
         "run": result.run,
         "path": str(result.path),
         "model": report.newest_model(result),
         "security": result.security,
-        "accuracy": result.accuracy,
+        "accuracy": accuracy if accuracy is None or math.isfinite(accuracy) else None,
         "failure": str(result.failure) if result.failure else None,
         "refusals": list(result.refusals),
-        "rounds": [asdict(record) for record in result.records],
+        "warnings": list(result.warnings),
+        "rounds": [as_json(record) for record in result.records],
     }

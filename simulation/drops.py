@@ -57,12 +57,14 @@ class Drop:
             raise SettingsError("--drop-at", f"one of {', '.join(BOUNDARIES)}", self.boundary)
 
 
-def parse(text: str, clients: int, *, secure: bool = True) -> Drop:
+def parse(text: str, clients: int, rounds: int, *, secure: bool = True) -> Drop:
     """Read `BOUNDARY:N` or `BOUNDARY:N@ROUND`: the last N of `clients` are lost there.
+
+    Without a round it is the second, or the only one.
 
     Raises:
         SettingsError: It has another form, names no boundary of this kind of round, or more
-            clients than there are.
+            clients or a later round than there are.
     """
     match = re.fullmatch(r"([a-z]+):([0-9]{1,6})(?:@([0-9]{1,9}))?", text)
     known = BOUNDARIES if secure else PLAIN
@@ -73,4 +75,7 @@ def parse(text: str, clients: int, *, secure: bool = True) -> Drop:
     count = int(match[2])
     if not 1 <= count <= clients:
         raise SettingsError("--drop-at", f"1 to {clients} clients", count)
-    return Drop(match[1], tuple(range(clients - count, clients)), int(match[3] or 2))
+    number = int(match[3] or min(2, rounds))
+    if not 1 <= number <= rounds:
+        raise SettingsError("--drop-at", f"a round from 1 to {rounds}", number)
+    return Drop(match[1], tuple(range(clients - count, clients)), number)

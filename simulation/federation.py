@@ -24,6 +24,7 @@ from ..clients.update import Update
 from ..protocol.canonical import lp
 from ..protocol.certificates import Authority
 from ..protocol.entropy import os_entropy
+from ..protocol.errors import Refused
 from ..protocol.member import Identity
 from ..protocol.verification import Verifier
 from ..server.coordinator import Coordinator
@@ -62,7 +63,9 @@ class Result:
     """Node id, hex, to the client's index."""
     failure: RoundFailed | None = None
     refusals: tuple[str, ...] = ()
-    """What the devices' own logs said, each behind its client's name."""
+    """What the devices' own logs said, each behind its client's name, as in `client 3: …`."""
+    warnings: tuple[str, ...] = ()
+    """Settings that a round showed to be badly chosen."""
 
     @property
     def accuracy(self) -> float | None:
@@ -72,14 +75,18 @@ class Result:
 
 
 def own_policy(settings: RunSettings) -> Policy:
-    """Return the policy that the simulator writes for its clients, as strict as the run allows."""
+    """Return the policy that the simulator writes for its clients, as strict as the run allows.
+
+    Floors go down to the run's; weight cap and value range never above the built-in values.
+    """
+    params = settings.params
     return Policy(
         federation=FEDERATION,
         required=settings.scheme != "plain",
-        min_members=settings.params.min_members,
-        min_survivors=settings.params.min_survivors,
-        max_weight=settings.params.weight_cap,
-        max_value_range=settings.params.value_range,
+        min_members=params.min_members,
+        min_survivors=params.min_survivors,
+        max_weight=min(params.weight_cap, Policy().max_weight),
+        max_value_range=min(params.value_range, Policy().max_value_range),
         rounds_per_day=(settings.rounds + 1) * settings.attempts,
     )
 
@@ -111,6 +118,9 @@ class Federation:
             drops: Losses to play.
             observe: Called with every record.
         """
+        # User code first: what fails here leaves no run behind.
+        model = trainer.arrays(settings.seed)
+        metrics = {phase: trainer.declared(phase) for phase in ("train", "evaluate")}
         self.settings = settings
         self.policy = policy or own_policy(settings)
         self.refusals: list[str] = []
@@ -122,11 +132,11 @@ class Federation:
             settings.run, _stamp(), _described(settings, clients), SECURITY[settings.scheme]
         )
         self.records: list[RoundRecord] = []
-        self._observe = observe
+        self._observe, self._trainer = observe, trainer
         self.coordinator = Coordinator(
             settings,
-            trainer.arrays(settings.seed),
-            {phase: trainer.declared(phase) for phase in ("train", "evaluate")},
+            model,
+            metrics,
             rule or FedAvg(),
             Surroundings(
                 verifier=self._verifier(),
@@ -134,7 +144,7 @@ class Federation:
                 directory=self.directory,
                 post=self.link.post,
                 wall=_utc,
-                test=trainer.test,
+                test=self._test,
                 observe=self._note,
             ),
         )
@@ -153,6 +163,7 @@ class Federation:
         finally:
             for session in self.sessions:
                 session.close()
+            events = self.directory.ledger.events()
             self.directory.close()
         return Result(
             run=self.settings.run,
@@ -163,7 +174,16 @@ class Federation:
             names=self.names,
             failure=self.coordinator.failure,
             refusals=tuple(self.refusals),
+            warnings=tuple(event.code for event in events if event.kind == "warning"),
         )
+
+    def _test(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+        """Test at the server; what its examples do to the task is no reason to lose a round."""
+        try:
+            return self._trainer.test(arrays)
+        except Refused as error:
+            self.refusals.append(f"server: no test of the model: {error}")
+            return {}
 
     def _note(self, record: RoundRecord) -> None:
         self.records.append(record)

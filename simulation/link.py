@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from .drops import Drop
     from ..clients.session import Action, Session
+    from ..server.attempt import Attempt
     from ..server.coordinator import Coordinator
 
 
@@ -49,6 +50,10 @@ class Link:
         self.clock = clock or Clock()
         self.tap: Callable[[str, str, bytes], None] = lambda _way, _node, _data: None
         """Sees everything that passes: way (`up`, `down`), node, bytes."""
+        self.trained = 0
+        """How many clients have finished the open attempt's training."""
+        self.watch: Callable[[Link], None] = lambda _link: None
+        """Called before every step."""
         self._drops = tuple(drops)
         self._queue: deque[tuple[str, bytes]] = deque()
         self._sessions: dict[str, Session] = {}
@@ -56,6 +61,7 @@ class Link:
         self._uploads: dict[str, Upload] = {}
         self._lost: set[str] = set()
         self._coordinator: Coordinator | None = None
+        self._open: Attempt | None = None
 
     def post(self, node: str, data: bytes) -> None:
         """Take a message of the server for a node."""
@@ -86,10 +92,13 @@ class Link:
 
     def step(self) -> None:
         """Deliver one message, or all the frames that are wanted, or let a deadline come."""
+        attempt = self.server.attempt
+        if attempt is not self._open:
+            self._open, self.trained = attempt, 0
+        self.watch(self)
         if self._queue:
             self._deliver(*self._queue.popleft())
         elif not self._pump():
-            attempt = self.server.attempt
             if attempt is not None:
                 self.clock.skip_to(attempt.due)
             self.server.tick(self.clock.now())
@@ -102,7 +111,7 @@ class Link:
             return
         self.tap("down", node, data)
         body = pb.ToClient.FromString(data).WhichOneof("body") or ""
-        if self._loses(node, body):
+        if self._loses(node, body, self.server.round):
             return
         if body in {"start", "close", "goodbye"}:
             self._uploads.pop(node, None)
@@ -130,10 +139,12 @@ class Link:
 
     def _send(self, node: str, data: bytes) -> None:
         self.tap("up", node, data)
+        number = self.server.round  # which this message may end
         body = pb.ToServer.FromString(data).WhichOneof("body") or ""
+        self.trained += body in {"keys", "ready"}
         self.server.message(node, data, self.clock.now())
         # A vector counts as `masked` when its last frame has passed, not its header.
-        self._loses(node, {"ready": "keys", "masked": ""}.get(body, body))
+        self._loses(node, {"ready": "keys", "masked": ""}.get(body, body), number)
 
     def _pump(self) -> bool:
         """Send the frames of every vector that the server has room for."""
@@ -146,33 +157,36 @@ class Link:
         return moved
 
     def _upload(self, node: str, upload: Upload, offset: int) -> None:
+        number = self.server.round  # which the last frame may end
         parts = frames(Kind.UPLOAD, upload.subject, upload.buffer, offset)
-        if self._is_due(node, "upload"):
+        if self._due(node, "upload", number):
             whole = -(-(len(upload.buffer) - offset) // PAYLOAD)
             parts = islice(parts, whole // 2)
         for frame in parts:
             self.tap("up", node, frame)
             self.server.frame(node, frame, self.clock.now())
-        if not self._loses(node, "upload"):
+        if not self._loses(node, "upload", number):
             self._sessions[node].delivered()
-            self._loses(node, "masked")
+            self._loses(node, "masked", number)
 
     # -- losses -----------------------------------------------------------------------------
 
-    def _is_due(self, node: str, boundary: str) -> bool:
-        index, number = self._index[node], self.server.round
-        return any(
-            drop.boundary == boundary and drop.round == number and index in drop.clients
+    def _due(self, node: str, boundary: str, number: int) -> list[Drop]:
+        """Return the losses that this node meets at this boundary of round `number`."""
+        index = self._index[node]
+        return [
+            drop
             for drop in self._drops
-        )
+            if drop.boundary == boundary and drop.round == number and index in drop.clients
+        ]
 
-    def _loses(self, node: str, boundary: str) -> bool:
+    def _loses(self, node: str, boundary: str, number: int) -> bool:
         """Lose the node for good if it is to be lost at this boundary."""
-        if node in self._lost or not self._is_due(node, boundary):
+        due = self._due(node, boundary, number)
+        if node in self._lost or not due:
             return node in self._lost
         self._lost.add(node)
         self._uploads.pop(node, None)
-        silent = all(drop.silent for drop in self._drops if drop.boundary == boundary)
-        if not silent:
+        if not all(drop.silent for drop in due):
             self.server.leave(node, self.clock.now())
         return True

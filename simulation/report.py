@@ -6,19 +6,26 @@ colour is used, so NO_COLOR has nothing to switch off.
 
 from __future__ import annotations
 
+import os
+import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import TextIO
 
     from .federation import Result
+    from .link import Link
     from ..server.ledger import RoundRecord
+
+_CLEAR = "\r\x1b[2K"
+_EVERY_S = 0.1
+"""How often the line of a running round is rewritten at most."""
 
 
 class Live:
-    """The live line of a run."""
+    """The live line of a run; at the end of its block the cursor stands on a new line."""
 
     def __init__(self, rounds: int, out: TextIO) -> None:
         """Write to `out`; `rounds` is how many training rounds there will be."""
@@ -26,37 +33,85 @@ class Live:
         self._out = out
         self._began = time.monotonic()
         self._terminal = out.isatty()
+        self._numbers = ""
+        """What the last finished round said, beside the running round until that ends."""
+        self._open = False
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        """Return this line."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the line as it is and go to the next."""
+        if self._open:
+            self._out.write("\n")
+            self._out.flush()
+
+    def begin(self, text: str) -> None:
+        """Say what starts: before the first round there may be seconds of imports."""
+        self._write(text + "\n")
 
     def __call__(self, record: RoundRecord) -> None:
         """Show a committed record."""
         line = describe(record, self._rounds)
+        self._next = 0.0
         if self._terminal and record.phase == "train" and record.outcome == "finished":
             left = (time.monotonic() - self._began) / record.round * (self._rounds - record.round)
-            self._out.write(f"\r\x1b[2K{line}  ETA {left:.0f} s")
-            if record.round == self._rounds:
-                self._out.write("\n")
+            self._numbers = f"{_said(record)}  ETA {left:.0f} s"
+            last = record.round == self._rounds
+            self._write(f"{line}  ETA {left:.0f} s" + "\n" * last)
         else:
-            self._out.write(("\r\x1b[2K" if self._terminal else "") + line + "\n")
+            self._write(line + "\n")
+
+    def watch(self, link: Link) -> None:
+        """Show how far the running round is; on a terminal only."""
+        attempt, now = link.server.attempt, time.monotonic()
+        if not self._terminal or attempt is None or now < self._next:
+            return
+        self._next = now + _EVERY_S
+        doing = f"{link.trained} of {len(attempt.plan.cohort)} trained"
+        if attempt.roster:
+            doing = f"{attempt.phase} {len(attempt.roster)} clients"
+        phase = attempt.plan.terms.phase
+        name = _name(link.server.round, phase, self._rounds)
+        before = self._numbers if phase == "train" else ""
+        self._write("  ".join(filter(None, (name, doing, before))))
+
+    def _write(self, text: str) -> None:
+        """Write a line that ends, or on a terminal one that is to be rewritten, if it fits."""
+        self._open = not text.endswith("\n")
+        if self._open:
+            columns = os.get_terminal_size(self._out.fileno()).columns or 80
+            text = text[: columns - 1]  # a line that wraps cannot be rewritten in place
+        self._out.write((_CLEAR if self._terminal else "") + text)
         self._out.flush()
+
+
+def _name(number: int, phase: str, rounds: int) -> str:
+    if phase == "evaluate":
+        return "evaluation of the last model"
+    return f"round {number:>{len(str(rounds))}}/{rounds}"
 
 
 def describe(record: RoundRecord, rounds: int) -> str:
     """Return one record as a line."""
-    name = f"round {record.round:>{len(str(rounds))}}/{rounds}"
-    if record.phase == "evaluate":
-        name = "evaluation of the last model"
+    name = _name(record.round, record.phase, rounds)
     if record.outcome != "finished":
         return f"{name}  {record.outcome}: {record.cause}"
     used = f"{len(record.survivors)} of {len(record.roster)} clients"
-    return f"{name}  {used}  {_numbers(record.metrics)}  {_size(record.bytes_up)} up"
+    return f"{name}  {used}  {_said(record)}"
 
 
-def _numbers(metrics: Mapping[str, float]) -> str:
+def _said(record: RoundRecord) -> str:
+    """Return loss, accuracy and bytes of a finished round."""
+    metrics = record.metrics
     shown = {
         "loss": metrics.get("train.loss", metrics.get("eval.loss")),
         "accuracy": metrics.get("test.accuracy", metrics.get("eval.accuracy")),
     }
-    return "  ".join(f"{name} {value:.4f}" for name, value in shown.items() if value is not None)
+    parts = [f"{name} {value:.4f}" for name, value in shown.items() if value is not None]
+    return "  ".join([*parts, f"{_size(record.bytes_up)} up"])
 
 
 def _size(count: float) -> str:
@@ -69,23 +124,10 @@ def _size(count: float) -> str:
 
 def summary(result: Result) -> str:
     """Return the closing table: survivors, numbers, time per phase, bytes, security, model."""
-    lines = [
-        f"{'round':>5}  {'clients':>7}  {'loss':>7}  {'accuracy':>8}  {'seconds':>7}  survivors"
-    ]
-    for record in result.records:
-        if record.outcome == "finished":
-            lines.append(_row(record, result.names))
     done = [r for r in result.records if r.outcome == "finished"]
-    phases: dict[str, float] = {}
-    for record in done:
-        for phase, seconds in record.seconds.items():
-            phases[phase] = phases.get(phase, 0.0) + seconds
-    lines.append("time: " + ", ".join(f"{name} {value:.2f} s" for name, value in phases.items()))
-    members = sum(len(record.roster) for record in done)
-    if members:
-        total = sum(record.bytes_up for record in done)
-        lines.append(f"bytes up: {_size(total / members)} a client and round")
-    lines += [f"refused: {line}" for line in result.refusals]
+    lines = _table(done, result.names) if done else []
+    lines += folded(result.refusals)
+    lines += [f"warning: {line}" for line in folded(result.warnings)]
     if result.accuracy is not None:
         lines.append(f"test accuracy: {result.accuracy:.4f}")
     lines.append(f"secure aggregation: {result.security}")
@@ -100,6 +142,45 @@ def newest_model(result: Result) -> str | None:
     """Return the path of the newest model on disk, if the run left one."""
     found = sorted(result.path.glob("rounds/*/*.safetensors"))
     return str(found[-1]) if found else None
+
+
+def folded(lines: Iterable[str]) -> list[str]:
+    """Return the lines, each once: `client 3: …` becomes `clients 0-4: …`.
+
+    Lines that differ in numbers only count as the same; the first is shown, with how often.
+    """
+    groups: dict[str, list[str]] = {}
+    who: dict[str, set[int]] = {}
+    for line in lines:
+        found = re.fullmatch(r"client (\d+): (.*)", line, re.DOTALL)
+        text = found[2] if found else line
+        key = re.sub(r"\d+", "0", text)
+        groups.setdefault(key, []).append(text)
+        who.setdefault(key, set()).update([int(found[1])] if found else [])
+    return [_once(texts, sorted(who[key])) for key, texts in groups.items()]
+
+
+def _once(texts: list[str], who: list[int]) -> str:
+    name = f"client{'s' * (len(who) > 1)} {_ranges(who)}: " if who else ""
+    times = f" ({len(texts)} times)" if len(texts) > max(1, len(who)) else ""
+    return f"{name}{texts[0]}{times}"
+
+
+def _table(done: list[RoundRecord], names: Mapping[str, int]) -> list[str]:
+    """Return a row for each finished round, the seconds of every phase, and the bytes."""
+    lines = [
+        f"{'round':>5}  {'clients':>7}  {'loss':>7}  {'accuracy':>8}  {'seconds':>7}  survivors"
+    ]
+    phases: dict[str, float] = {}
+    for record in done:
+        lines.append(_row(record, names))
+        for phase, seconds in record.seconds.items():
+            phases[phase] = phases.get(phase, 0.0) + seconds
+    lines.append("time: " + ", ".join(f"{name} {value:.2f} s" for name, value in phases.items()))
+    members = sum(len(record.roster) for record in done)
+    total = sum(record.bytes_up for record in done)
+    lines.append(f"bytes up: {_size(total / max(1, members))} a client and round")
+    return lines
 
 
 def _row(record: RoundRecord, names: Mapping[str, int]) -> str:

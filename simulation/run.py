@@ -22,13 +22,16 @@ from ..protocol.plan import Params
 from ..server.settings import RunSettings
 from ..strategies.fedavg import FedAvg
 from ..strategies.places import umbel_home
+from ..strategies.task import Task
+from ..strategies.trainer import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from .drops import Drop
+    from .link import Link
     from ..clients.policy import Policy
     from ..server.ledger import RoundRecord
-    from ..strategies.task import Task
 
 Value = bool | int | float | str
 
@@ -55,6 +58,10 @@ are 5 and 4.
 """
 
 
+TRAINING = ("lr", "local-epochs", "batch-size")
+"""Keys of `config` that change how a task trains."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What the caller asks for; None leaves the app's setting or the default."""
@@ -66,13 +73,47 @@ class Options:
     drops: Sequence[str] = ()
     """Each `BOUNDARY:N[@ROUND]` (drops.py)."""
     settings: Mapping[str, Value] | None = None
-    """Any key of `KEYS`, or of the task's own configuration."""
+    """Any key of `KEYS` or `TRAINING`, or one that the app's pyproject.toml sets."""
     policy: Policy | None = None
     """The policy of every client; None is the one that the simulator writes."""
     in_process: bool = False
     """Whether user code runs here and not in a child: faster to start, no protection."""
     run: str | None = None
     home: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run whose settings have been checked, before anything is written."""
+
+    app: AppRef | Task
+    settings: RunSettings
+    clients: int
+    rule: FedAvg
+    drops: Sequence[Drop]
+    asked: Options
+
+    def run(
+        self,
+        observe: Callable[[RoundRecord], None] = lambda _record: None,
+        watch: Callable[[Link], None] = lambda _link: None,
+    ) -> Result:
+        """Run it: `observe` is called with every record, `watch` before every step of the link."""
+        app, here = self.app, self.asked.in_process
+        user_code = InProcess(app) if here or isinstance(app, Task) else Child(app)
+        with closing(user_code) as trainer:
+            federation = Federation(
+                trainer,
+                self.settings,
+                clients=self.clients,
+                home=self.asked.home or umbel_home(),
+                rule=self.rule,
+                policy=self.asked.policy,
+                drops=self.drops,
+                observe=observe,
+            )
+            federation.link.watch = watch
+            return federation.run()
 
 
 def simulate(
@@ -95,46 +136,41 @@ def simulate(
         Refused: The task cannot be loaded.
         StateError: The run's directory cannot be written.
     """
+    return plan(app, options).run(observe)
+
+
+def plan(app: Path | str | Task, options: Options | None = None) -> Plan:
+    """Return the run that `simulate` would run.
+
+    Raises:
+        SettingsError: A setting is unknown or outside its range.
+    """
     asked = options or Options()
-    reference = AppRef.read(Path(app)) if isinstance(app, Path | str) else None
-    table, config = _settings(reference, asked)
-    clients = int(table["clients"])
-    if clients < 1:
-        raise SettingsError("clients", "1 or more", clients)
-    settings = _run_settings(table, config, asked, _name(app, reference))
-    drops = [parse(text, clients, secure=asked.secure) for text in asked.drops]
-    user_code = _trainer(app, reference, in_process=asked.in_process)
-    with closing(user_code) as trainer:
-        return Federation(
-            trainer,
-            settings,
-            clients=clients,
-            home=asked.home or umbel_home(),
-            rule=FedAvg(server_learning_rate=float(table["server-learning-rate"])),
-            policy=asked.policy,
-            drops=drops,
-            observe=observe,
-        ).run()
+    if not isinstance(app, Path | str | Task):
+        raise SettingsError("app", "an app directory or a umbel.Task", type(app).__name__)
+    known = app if isinstance(app, Task) else AppRef.read(Path(app))
+    table, config = _settings(known, asked)
+    settings = _run_settings(table, config, asked, _name(known))
+    clients, least = int(table["clients"]), max(int(table["cohort"]), settings.params.min_members)
+    if clients < least:
+        raise SettingsError("clients", f"at least {least}, for a cohort of that size", clients)
+    return Plan(
+        app=known,
+        settings=settings,
+        clients=clients,
+        rule=FedAvg(server_learning_rate=float(table["server-learning-rate"])),
+        drops=[parse(t, clients, settings.rounds, secure=asked.secure) for t in asked.drops],
+        asked=asked,
+    )
 
 
-def _trainer(
-    app: Path | str | Task, reference: AppRef | None, *, in_process: bool
-) -> Child | InProcess:
-    if reference is None:
-        if isinstance(app, Path | str):
-            raise SettingsError("app", "an app directory or a task", app)
-        return InProcess(app)
-    return InProcess(reference) if in_process else Child(reference)
-
-
-def _settings(
-    reference: AppRef | None, asked: Options
-) -> tuple[dict[str, Value], dict[str, Value]]:
+def _settings(app: AppRef | Task, asked: Options) -> tuple[dict[str, Value], dict[str, Value]]:
     """Return the run's own settings and the task's configuration, by precedence."""
-    given: dict[str, Value] = {
-        **(reference.settings if reference else {}),
-        **(asked.settings or {}),
-    }
+    own: Mapping[str, Value] = app.settings if isinstance(app, AppRef) else {}
+    for key in asked.settings or {}:
+        if key not in (known := {*KEYS, *TRAINING, *own}):
+            raise SettingsError("run-config", f"one of {', '.join(sorted(known))}", key)
+    given: dict[str, Value] = {**own, **(asked.settings or {})}
     for name in ("clients", "rounds", "seed"):
         value = getattr(asked, name)
         if value is not None:
@@ -143,7 +179,9 @@ def _settings(
     for key, default in KEYS.items():
         if key in given:
             table[key] = _typed(key, given.pop(key), default)
-    return table, {**given, "seed": table["seed"]}
+    config = {**given, "seed": table["seed"]}
+    Settings.of(config)  # what no client could train with ends here and not at every client
+    return table, config
 
 
 def _typed(key: str, value: Value, default: Value) -> Value:
@@ -180,7 +218,7 @@ def _run_settings(
     )
 
 
-def _name(app: Path | str | Task, reference: AppRef | None) -> str:
+def _name(app: AppRef | Task) -> str:
     """Return what the run's id begins with: the app's directory, or the task's class."""
-    text = reference.directory.name if reference else type(app).__name__
+    text = app.directory.name if isinstance(app, AppRef) else type(app).__name__
     return "".join(c for c in text if c.isascii() and (c.isalnum() or c in "-_")) or "run"
