@@ -270,6 +270,7 @@ class Stage:
         *,
         drops: Sequence[Drop] = (),
         trainer: Fixed | None = None,
+        link: Link | None = None,
         slots: int = 1,
         own: Mapping[int, Policy] | None = None,
     ) -> None:
@@ -281,6 +282,7 @@ class Stage:
             run: The settings.
             drops: Losses to play.
             trainer: User code of all members.
+            link: Another link than the plain one with `drops`.
             slots: Uploads in flight at once.
             own: Policies of single members, by index.
         """
@@ -289,15 +291,15 @@ class Stage:
         self.players = self.cast.players[:members]
         self.index = {p.node: i for i, p in enumerate(self.players)}
         self.trainer = trainer or Fixed()
-        self.link = Link(drops, Still())
+        self.link = link or Link(drops, Still())
         self.log: list[str] = []
         self.records: list[RoundRecord] = []
         self.directory = RunDirectory.create(home, self.run.run)
         self.directory.ledger.create_run(self.run.run, "2026-01-01T00:00:00Z", {}, "on")
-        self.coordinator = self._coordinator(slots)
+        self.coordinator = self._seat(slots)
         self.sessions = [self.session(i, (own or {}).get(i)) for i in range(members)]
 
-    def _coordinator(self, slots: int) -> Coordinator:
+    def _seat(self, slots: int) -> Coordinator:
         around = Surroundings(
             verifier=self.cast.verifier,
             ca=self.cast.ca,

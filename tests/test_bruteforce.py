@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from rounds import LOSSES_TOLERATED, Stage, matches, settings
 
 from umbel.protocol import frames
 from umbel.protocol import messages_pb2 as pb
+from umbel.simulation import link
 from umbel.simulation.drops import BOUNDARIES, Drop
+from umbel.tests.rounds import LOSSES_TOLERATED, Stage, matches, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +44,8 @@ def home() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut a vector of 240 bytes into three frames, so that `upload` breaks off inside it."""
-    monkeypatch.setattr(frames, "PAYLOAD", 100)
+    for module in (frames, link):
+        monkeypatch.setattr(module, "PAYLOAD", 100)
 
 
 class Fate(NamedTuple):
