@@ -1,4 +1,7 @@
-"""A server that lies about who survived, played against real members (reference list: 1-3d, 16)."""
+"""A server that lies about who survived, played against real members.
+
+Attacks 1 to 3d and 16 of docs/protocol.md, section 10.2.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Members with valid certificates against an honest server: who is named, and what still counts.
 
-Reference list: 4, 10 to 13. The engine of the server names whoever breaks a rule; one member
-must not be able to end a round without being named, nor have another one named.
+Attacks 4 and 10 to 13 of docs/protocol.md, section 10.2. The server names whoever breaks a rule;
+one member must not be able to end a round without being named, nor have another one named.
 """
 
 from __future__ import annotations

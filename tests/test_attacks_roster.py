@@ -1,4 +1,6 @@
-"""Attacks on the roster: keys, certificates, Sybils, floors, other terms (reference list: 4-8, 13).
+"""Attacks on the roster: keys, certificates, Sybils, floors, other terms.
+
+Attacks 4 to 8 and 13 of docs/protocol.md, section 10.2.
 
 The server writes the roster, so each attack here is one that it can try, alone or in league
 with a member. What members try against an honest server stands in test_attacks_members.py.
