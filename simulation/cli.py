@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from contextlib import nullcontext, redirect_stdout
 from enum import StrEnum
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import report
+from .drops import BOUNDARIES
 from .federation import SECURITY
 from .run import Options, plan
 from ..clients.policy import Policy
 from ..protocol.errors import SettingsError
-from ..server.outcome import as_json
 
 if TYPE_CHECKING:
     from .federation import Result
@@ -40,6 +39,26 @@ class Secure(StrEnum):
     OFF = "off"
 
 
+DropAt = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="BOUNDARY:N[@ROUND]",
+        help="Lose the last N clients for good at a message boundary of ROUND, or of round 2: "
+        f"{', '.join(BOUNDARIES)}.",
+    ),
+]
+RunConfig = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-c",
+        "--run-config",
+        metavar="KEY=VALUE",
+        help="Change a setting of the app, as in `flwr run`; may be given several times. Every "
+        "app has clients, rounds, seed, cohort, attempts, value-range, weight-cap and lr.",
+    ),
+]
+
+
 @app.command(epilog="Example: umbel simulate examples/digits --clients 10 --drop-at masked:1")
 def run(  # noqa: PLR0913, PLR0917 - one parameter an option
     directory: Annotated[Path, typer.Argument(metavar="APP", help="Directory of the app.")],
@@ -49,24 +68,8 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
     secure: Annotated[
         Secure, typer.Option(help="off: the same codec with the masks off.")
     ] = Secure.ON,
-    drop_at: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="BOUNDARY:N[@ROUND]",
-            help="Lose the last N clients for good at a message boundary of ROUND, or of round 2: "
-            "start, keys, roster, shares, inbox, upload, masked, survivors, vote, votes, release.",
-        ),
-    ] = None,
-    run_config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-c",
-            "--run-config",
-            metavar="KEY=VALUE",
-            help="Change a setting of the app, as in `flwr run`; may be given several times. Every "
-            "app has clients, rounds, seed, cohort, attempts, value-range, weight-cap and lr.",
-        ),
-    ] = None,
+    drop_at: DropAt = None,
+    run_config: RunConfig = None,
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Device policy (TOML) for every client.")
     ] = None,
@@ -90,18 +93,26 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         in_process=in_process,
         run=run_id,
     )
-    planned = plan(directory, options)
+    result = _watched(plan(directory, options), form)
+    typer.echo(
+        report.summary(result) if form is Format.TEXT else json.dumps(report.as_json(result))
+    )
+    if result.failure is not None:
+        raise result.failure
+
+
+def _watched(planned: Plan, form: Format) -> Result:
+    """Run with the live line, on stderr beside JSON.
+
+    What user code prints in this process goes beside the JSON too, as a child's does.
+    """
     text = form is Format.TEXT
-    # What user code prints in this process goes beside the JSON, as a child's does.
     with (
         report.Live(planned.settings.rounds, sys.stdout if text else sys.stderr) as live,
         nullcontext() if text else redirect_stdout(sys.stderr),
     ):
         live.begin(_what(planned))
-        result = planned.run(live, live.watch)
-    typer.echo(report.summary(result) if text else json.dumps(_as_json(result)))
-    if result.failure is not None:
-        raise result.failure
+        return planned.run(live, live.watch)
 
 
 def _what(planned: Plan) -> str:
@@ -129,18 +140,3 @@ def _value(text: str) -> Value:
         except ValueError:
             continue
     return text.strip("\"'")
-
-
-def _as_json(result: Result) -> dict[str, object]:
-    accuracy = result.accuracy
-    return {
-        "run": result.run,
-        "path": str(result.path),
-        "model": report.newest_model(result),
-        "security": result.security,
-        "accuracy": accuracy if accuracy is None or math.isfinite(accuracy) else None,
-        "failure": str(result.failure) if result.failure else None,
-        "refusals": list(result.refusals),
-        "warnings": list(result.warnings),
-        "rounds": [as_json(record) for record in result.records],
-    }

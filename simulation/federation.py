@@ -134,19 +134,7 @@ class Federation:
         self.records: list[RoundRecord] = []
         self._observe, self._trainer = observe, trainer
         self.coordinator = Coordinator(
-            settings,
-            model,
-            metrics,
-            rule or FedAvg(),
-            Surroundings(
-                verifier=self._verifier(),
-                ca=sha256(self._root).digest(),
-                directory=self.directory,
-                post=self.link.post,
-                wall=_utc,
-                test=self._test,
-                observe=self._note,
-            ),
+            settings, model, metrics, rule or FedAvg(), self._surroundings()
         )
         devices = [self._device(i, clients, trainer) for i in range(clients)]
         self.sessions = [Session(device) for device in devices]
@@ -184,6 +172,17 @@ class Federation:
         except Refused as error:
             self.refusals.append(f"server: no test of the model: {error}")
             return {}
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(
+            verifier=self._verifier(),
+            ca=sha256(self._root).digest(),
+            directory=self.directory,
+            post=self.link.post,
+            wall=_utc,
+            test=self._test,
+            observe=self._note,
+        )
 
     def _note(self, record: RoundRecord) -> None:
         self.records.append(record)

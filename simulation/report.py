@@ -6,10 +6,13 @@ colour is used, so NO_COLOR has nothing to switch off.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
 from typing import TYPE_CHECKING, Self
+
+from ..server import outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -136,6 +139,22 @@ def summary(result: Result) -> str:
     if model:
         lines.append(f"model: {model}")
     return "\n".join(lines)
+
+
+def as_json(result: Result) -> dict[str, object]:
+    """Return the result for programs: run, model, security, accuracy, failure, rounds."""
+    accuracy = result.accuracy
+    return {
+        "run": result.run,
+        "path": str(result.path),
+        "model": newest_model(result),
+        "security": result.security,
+        "accuracy": accuracy if accuracy is None or math.isfinite(accuracy) else None,
+        "failure": str(result.failure) if result.failure else None,
+        "refusals": list(result.refusals),
+        "warnings": list(result.warnings),
+        "rounds": [outcome.as_json(record) for record in result.records],
+    }
 
 
 def newest_model(result: Result) -> str | None:
