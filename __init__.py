@@ -17,7 +17,8 @@ if TYPE_CHECKING:
         StateError,
         UmbelError,
     )
-    from .simulation.run import simulate
+    from .simulation.federation import Result
+    from .simulation.run import Options, simulate
     from .strategies.flower_fedavg import FedAvg
     from .strategies.metrics import Count, Metrics, Sum
     from .strategies.numpy_models import MLP, LogisticRegression
@@ -34,8 +35,10 @@ __all__ = [
     "FedAvg",
     "LogisticRegression",
     "Metrics",
+    "Options",
     "PeerError",
     "Refused",
+    "Result",
     "RoundFailed",
     "SettingsError",
     "Site",
@@ -48,7 +51,8 @@ __all__ = [
 
 _HOMES = {
     "protocol.errors": "PeerError Refused RoundFailed SettingsError StateError UmbelError",
-    "simulation.run": "simulate",
+    "simulation.federation": "Result",
+    "simulation.run": "Options simulate",
     "strategies.flower_fedavg": "FedAvg",
     "strategies.metrics": "Count Metrics Sum",
     "strategies.numpy_models": "LogisticRegression MLP",
