@@ -223,7 +223,7 @@ class Policy:
         Args:
             count: |U|.
             a: A of the round; U keeps two honest members at least.
-            difference: |U xor U_previous| of the last round on another model; 0 if none.
+            difference: |U xor U_previous|, the set that was voted for last; 0 if there is none.
             sites: Distinct `O=` among the certificates of U.
 
         Raises:

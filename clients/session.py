@@ -101,7 +101,6 @@ class Session:
         self._certificates: dict[bytes, bytes] = {}
         self._joined: list[datetime] = []
         self._attempts: dict[tuple[str, bytes], int] = {}
-        self._previous: tuple[bytes, frozenset[bytes]] | None = None
         self._model: bytearray = bytearray()
         self._incoming: Assembly | None = None
         self._start: pb.Start | None = None
@@ -242,13 +241,12 @@ class Session:
         self._device.update.compute(self._model, self._terms)
         if start.scheme == PLAIN:
             return [Send(pb.ToServer(ctx=self._ctx, ready=pb.Ready()).SerializeToString())]
-        previous = self._previous
         standpoint = Standpoint(
             floors=self._device.policy,
             resolve=self._resolve,
             entropy=self._device.entropy,
             voted=voted,
-            previous=previous[1] if previous and previous[0] != self._terms.model else None,
+            previous=self._device.journal.history.last_vote,
         )
         self._member = MemberSide(self._device.identity, self._terms, standpoint)
         return [self._emit(self._member.begin())]
@@ -324,7 +322,11 @@ class Session:
         terms = self._open_terms()
         numbers = member.numbers
         vector = self._device.update.encode(numbers.n if numbers else 0, terms)
-        step = member.inbox(inbox, vector, self._device.update.layout(terms.phase).split)
+        try:
+            step = member.inbox(inbox, vector, self._device.update.layout(terms.phase).split)
+        finally:
+            for fault in member.faults:
+                self._device.log(fault)
         self._vector = vector
         return [self._emit(step), Upload(self._ctx, vector)]
 
@@ -334,7 +336,6 @@ class Session:
             self._device.log("not among the survivors of this attempt")
             self._end_attempt()
             return []
-        self._previous = (self._open_terms().model, member.survivor_ids())
         return [self._emit(step)]
 
     # -- helpers ----------------------------------------------------------------------------

@@ -132,6 +132,7 @@ class History:
         self._kinds: dict[bytes, set[type]] = {}
         self._masked: dict[bytes, tuple[str, bytes]] = {}
         self._votes: dict[tuple[str, bytes], list[tuple[bytes, ...]]] = {}
+        self._last: frozenset[bytes] | None = None
         self._earlier: frozenset[bytes] = frozenset()
         for record in records:
             try:
@@ -172,10 +173,16 @@ class History:
             self._masked[record.ctx] = (record.run, record.model)
         elif isinstance(record, Voted):
             self._votes.setdefault(self._masked[record.ctx], []).append(record.survivors)
+            self._last = frozenset(record.survivors)
 
     def open_attempts(self) -> tuple[bytes, ...]:
         """Return every ctx0 and ctx with a record and without `closed`, oldest first."""
         return tuple(ctx for ctx, done in self._kinds.items() if Closed not in done)
+
+    @property
+    def last_vote(self) -> frozenset[bytes] | None:
+        """Return the survivors voted for last, on whatever model of whatever run."""
+        return self._last
 
     def votes(self, run: str, model: bytes) -> list[tuple[bytes, ...]]:
         """Return the survivor sets voted for on this model digest of this run, in any phase."""

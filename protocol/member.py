@@ -69,7 +69,7 @@ class Standpoint:
     voted: frozenset[bytes] | None = None
     """Ids of the survivors it already voted for on this model of this run."""
     previous: frozenset[bytes] | None = None
-    """Ids of the survivors of its last round, on another model."""
+    """Ids of the survivors it voted for last, on whatever model of whatever run."""
 
 
 class MemberSide:
@@ -94,6 +94,8 @@ class MemberSide:
         self._seal: keys.KeyPair | None = None
         self._seed = bytearray()
         self._held: dict[int, tuple[bytearray, bytearray]] = {}
+        self.faults: list[str] = []
+        """What was wrong with which neighbour's blob, for the device's own log."""
 
     # -- trip 1 ---------------------------------------------------------------------------
 
@@ -163,11 +165,13 @@ class MemberSide:
         self._seed = random_bytes(32, self._at.entropy)
         secret = bytearray(mask.secret) + self._seed
         shares = shamir.split(secret, p.t, p.k, entropy=self._at.entropy)
-        blobs = []
-        for place, share in zip(self._around, shares, strict=True):
-            halves = share[:32].tobytes(), share[32:].tobytes()
-            blobs.append(self._sealed(seal, place, *halves))
-        wipe(secret, shares)
+        try:
+            blobs = [
+                self._sealed(seal, place, share[:32].tobytes(), share[32:].tobytes())
+                for place, share in zip(self._around, shares, strict=True)
+            ]
+        finally:
+            wipe(secret, shares)
         com = keys.commitment(self.ctx, self._identity.id, self._seed)
         hashes = b"".join(b.mask_share_hash + b.seed_share_hash for b in blobs)
         sealed = sha256(b"".join(b.blob for b in blobs)).digest()
@@ -228,7 +232,7 @@ class MemberSide:
         return Step(record, pb.ToServer(ctx=self.ctx, masked=body))
 
     def _open(self, place: int, sealed: pb.Sealed) -> None:
-        """Keep a neighbour's two shares if its blob is good; a bad one is simply not held."""
+        """Keep a neighbour's two shares if its blob is good; a bad one is noted and not held."""
         _, seal = self._keys()
         p, source = self._numbers(), self._entries[place]
         shared = seal.exchange(source.seal_pk)
@@ -244,8 +248,9 @@ class MemberSide:
                 mask_hash=sealed.mask_share_hash,
                 seed_hash=sealed.seed_share_hash,
             )
-        except PeerError:
+        except PeerError as error:
             self._held.pop(place, None)
+            self.faults.append(str(error))
         finally:
             wipe(shared, key)
 
@@ -257,14 +262,16 @@ class MemberSide:
         mask, _ = self._keys()
         own = self._identity.id
         streams = [(keys.self_key(self._seed, self.ctx, own), 1)]
-        for place in senders:
-            other = self._entries[place]
-            shared = mask.exchange(other.mask_pk)
-            sign = 1 if own < other.id else -1
-            streams.append((keys.pair_key(shared, self.ctx, own, other.id), sign))
-            wipe(shared)
-        masks.apply(vector, split, streams)
-        wipe(*(key for key, _ in streams))
+        try:
+            for place in senders:
+                other = self._entries[place]
+                shared = mask.exchange(other.mask_pk)
+                pair = keys.pair_key(shared, self.ctx, own, other.id)
+                streams.append((pair, keys.pair_sign(own, other.id)))
+                wipe(shared)
+            masks.apply(vector, split, streams)
+        finally:
+            wipe(*(key for key, _ in streams))
 
     def _header(self, y_hash: bytes) -> pb.MaskedHeader:
         u2_hash = self._hash(self._u2)
