@@ -73,7 +73,7 @@ class Cast:
         authority = Authority.create(FEDERATION, self.now)
         self.root = authority.certificate.public_bytes(Encoding.DER)
         self.identities = [self._enrol(authority, index) for index in range(clients)]
-        self._verifier = Verifier(authority.certificate, FEDERATION)
+        self.verifier = Verifier(authority.certificate, FEDERATION)
         self.root_digest = sha256(self.root).digest()
         self._der = {one.fingerprint: one.certificate for one in self.identities}
         for fingerprint in self._der:
@@ -81,7 +81,7 @@ class Cast:
 
     def resolve(self, fingerprint: bytes) -> Member:
         """Return the verified member of a certificate."""
-        return self._verifier.member(self._der[fingerprint], self.now)
+        return self.verifier.member(self._der[fingerprint], self.now)
 
     def _enrol(self, authority: Authority, index: int) -> Identity:
         signing = Ed25519PrivateKey.generate()

@@ -3,8 +3,9 @@
 A `World` owns slots; a `Sum` is one round's accumulator. A slot goes free -> filling -> folded ->
 free. Nothing of an update touches the accumulator before the update is whole and checked, and each
 node is folded at most once. When no slot is free, `Sum.slot` gives None: that is the back-pressure,
-the ingest stops reading. Memory is the accumulator and the slots, flat in the number of clients;
-it is kept between sums of one size, because fresh memory costs more than the fold.
+the ingest stops reading. Memory is the accumulator and the slots, flat in the number of clients.
+The slots are given up when the sum is frozen, so that the server step finds room for its model; the
+accumulator is kept between sums of one size.
 
 A message is `split` bytes of little-endian uint32 words and then uint64 words, both summed modulo
 their word size (docs/protocol.md, section 8.2). `FloatSum` is the fold where no codec is in the
@@ -35,7 +36,7 @@ class World:
         if slots < 1:
             raise SettingsError("core.slots", "1 or more", slots)
         self._slots = slots
-        self._free: dict[int, list[bytearray]] = {}
+        self._idle: dict[int, list[bytearray]] = {}
 
     def open(self, total_bytes: int, split: int) -> Sum:
         """Start a sum of messages of `total_bytes`, the first `split` of them uint32 words.
@@ -47,18 +48,17 @@ class World:
             raise SettingsError(
                 "core.message", "multiples of 8 and 64 bytes, split <= total", (total_bytes, split)
             )
-        pool = self._free.setdefault(total_bytes, [])
-        needed = self._slots + 1 - len(pool)
-        pool.extend(bytearray(total_bytes) for _ in range(needed))
-        taken = [pool.pop() for _ in range(self._slots + 1)]
-        return Sum(self, split, taken[0], taken[1:])
+        idle = self._idle.get(total_bytes)
+        total = idle.pop() if idle else bytearray(total_bytes)
+        slots = [bytearray(total_bytes) for _ in range(self._slots)]
+        return Sum(self, split, total, slots)
 
-    def take_back(self, buffers: list[bytearray]) -> None:
-        """Keep the buffers of a closed sum for the next of its size.
+    def take_back(self, total: bytearray) -> None:
+        """Keep the accumulator of a closed sum for the next of its size.
 
         A run has two sizes, its train and its evaluate message.
         """
-        self._free.setdefault(len(buffers[0]), []).extend(buffers)
+        self._idle.setdefault(len(total), []).append(total)
 
 
 class Sum:
@@ -125,26 +125,32 @@ class Sum:
 
     def unmask(self, streams: Sequence[tuple[bytes | bytearray, int]]) -> None:
         """Freeze the sum and add (+1) or subtract (-1) the ChaCha20 stream of each key."""
-        self._frozen = True
+        self._freeze()
         masks.apply(self._total, self._split, streams)
 
     def result(self) -> memoryview:
         """Freeze the sum and return it, no copy; valid until `close`."""
-        self._frozen = True
+        self._freeze()
         return memoryview(self._total)
 
     def close(self) -> None:
-        """Zero the slots and hand every buffer back to the world; the result is gone.
+        """Zero the slots and hand the accumulator back to the world; the result is gone."""
+        self._free += self._filling.values()
+        self._filling = {}
+        self._freeze()
+        if self._total:
+            self._world.take_back(self._total)
+        self._total = bytearray()
 
-        No masked vector outlives its round.
+    def _freeze(self) -> None:
+        """Let nothing in any more, and give the slots' memory up before the step needs its own.
+
+        Zeroed first: no masked vector outlives its round.
         """
         self._frozen = True
-        slots = [*self._free, *self._filling.values()]
-        for slot in slots:
+        for slot in self._free:
             np.frombuffer(slot, np.uint8)[:] = 0
-        if slots:
-            self._world.take_back([self._total, *slots])
-        self._total, self._free, self._filling = bytearray(), [], {}
+        self._free.clear()
 
     def _sections(self) -> tuple[tuple[str, int, int], tuple[str, int, int]]:
         """Return dtype, first word and end word of the two sections."""
