@@ -20,7 +20,8 @@ from umbel.simulation.drops import Drop
 from umbel.simulation.federation import Federation
 from umbel.strategies.numpy_models import MLP
 from umbel.strategies.task import Site, Task
-from umbel.tests.rounds import PARAMS, Fixed, Stage, matches, settings, update, weight
+from umbel.tests.integers import update, weight
+from umbel.tests.rounds import PARAMS, Fixed, Stage, matches, settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
