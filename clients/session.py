@@ -320,8 +320,9 @@ class Session:
 
     def _inbox(self, member: MemberSide, inbox: pb.Inbox) -> list[Action]:
         terms = self._open_terms()
-        numbers = member.numbers
-        vector = self._device.update.encode(numbers.n if numbers else 0, terms)
+        if member.numbers is None:
+            raise Refused(pb.REASON_SHARES, "shares of others came before a roster")
+        vector = self._device.update.encode(member.numbers.n, terms)
         try:
             step = member.inbox(inbox, vector, self._device.update.layout(terms.phase).split)
         finally:
