@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..protocol.codec import Codec
 from ..protocol.errors import SettingsError
-from ..protocol.plan import Params
-from ..protocol.wire import MAX_RUN_ID
+from ..protocol.plan import Params, read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,17 +45,24 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         """Check the ranges that the types cannot say."""
-        if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_RUN_ID - 1}}}", self.run):
-            raise SettingsError("run", "letters, digits, `.`, `_` and `-`", self.run)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", self.run):
+            raise SettingsError("run", "letters, digits, `.`, `_` and `-`, at most 64", self.run)
         if self.scheme not in {"A", "plain"}:
             raise SettingsError("scheme", "A or plain", self.scheme)
         for name in ("rounds", "attempts"):
             if getattr(self, name) < 1:
                 raise SettingsError(name, "1 or more", getattr(self, name))
-        if self.cohort is not None and self.cohort < self.params.min_members:
-            raise SettingsError(
-                "cohort", f"at least min-members, {self.params.min_members}", self.cohort
-            )
         for name in ("deadline", "trip"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise SettingsError(name, "seconds above 0", getattr(self, name))
+        if not 0.0 <= self.dropout < 1.0:
+            raise SettingsError("dropout", "a share in [0, 1)", self.dropout)
+        if self.max_norm is not None and not 0.0 < self.max_norm < float("inf"):
+            raise SettingsError("max-norm", "a finite number above 0", self.max_norm)
+        # What a member, or the codec of any roster, would refuse is refused before it is asked.
+        params = read(self.params.table())
+        Codec(params.min_members, params.value_range, params.weight_cap)
+        if self.cohort is not None and self.cohort < params.min_members:
+            raise SettingsError(
+                "cohort", f"at least min-members, {params.min_members}", self.cohort
+            )
