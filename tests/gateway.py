@@ -1,328 +1,286 @@
-"""A gateway made by hand: it takes devices through scheme A with nothing but encoded bytes.
+"""A gateway in the hands of a test: device sessions on one side, the server's engine on the other.
 
-It knows no class of the server: rosters, inboxes, survivor sets and votes are put together here
-from what the devices sent, on the complete graph (3 to 32 members), so that a test can send
-something else at any step.
+Every message is bytes, as on the wire. `Gateway` has the devices, each with its journal file;
+`Play` is one attempt with them, trip by trip, and keeps what each device answered. The training
+is a table of numbers, so that what a device hides is known.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from functools import cache
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding
+from actors import FEDERATION, NOW, PARAMS, agreed, authority, identity, policy, verified
 
-from umbel.clients.journal import Journal, MemoryJournal
-from umbel.clients.policy import Policy
-from umbel.clients.session import Action, Device, Fetch, Send, Session, Upload
+from umbel.clients.journal import FileJournal
+from umbel.clients.session import Device, Fetch, Send, Session, Upload
 from umbel.clients.update import Update
 from umbel.protocol import messages_pb2 as pb
-from umbel.protocol.canonical import settings_to_pb
-from umbel.protocol.certificates import Authority
+from umbel.protocol.aggregator import ServerSide
 from umbel.protocol.digest import model_digest
 from umbel.protocol.entropy import os_entropy
 from umbel.protocol.frames import Kind, frames
-from umbel.protocol.manifest import Manifest
-from umbel.protocol.member import Identity
-from umbel.protocol.plan import Params
 from umbel.protocol.verification import Verifier
+from umbel.server.invitation import start_of
 from umbel.strategies.task import Site
 from umbel.strategies.trainer import TrainResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from umbel.protocol.journal import Record
-    from umbel.strategies.trainer import Settings, Trainer
-
-FEDERATION = "by-hand"
-NOW = datetime(2030, 1, 7, 12, 0, tzinfo=UTC)
-PARAMS = Params(value_range=0.5, weight_cap=40, min_members=3, min_survivors=3)
-POLICY = Policy(federation=FEDERATION, min_members=3, min_survivors=3)
-METRICS = {"train": {"eval.examples": 0, "eval.loss": 24}, "evaluate": {"eval.examples": 0}}
+    from umbel.clients.policy import Policy
+    from umbel.protocol.context import Terms
+    from umbel.protocol.entropy import Entropy
+    from umbel.strategies.trainer import Settings
 
 
-class Stub:
-    """User code that returns what it is told to, and counts how often it trains."""
+class Numbers:
+    """User code whose update and weight are given."""
 
-    def __init__(self) -> None:
-        """Train well."""
-        self.trained = self.evaluated = 0
-        self.result: Callable[[], TrainResult] = lambda: TrainResult(
-            {"w": np.full((2, 3), 0.25), "b": np.full(4, -0.25, np.float32)},
-            7,
-            {"eval.examples": 7, "eval.loss": 1.5},
-        )
+    def __init__(self, weight: int = 7, scale: float = 0.01) -> None:
+        """Take a weight, and the size of every delta."""
+        self.weight, self.scale = weight, scale
 
     def arrays(self, seed: int = 0) -> dict[str, NDArray[Any]]:
-        """Return the initial model: 48 bytes of float64, 16 of float32."""
-        return {"w": np.ones((2, 3)), "b": np.zeros(4, np.float32)}
+        """Return the initial model."""
+        return {"w": np.full(40, 0.5, np.float32)}
 
     def declared(self, phase: str = "train") -> dict[str, int]:
-        """Return the metrics with their fractional bits."""
-        return METRICS[phase]
+        """Return the one metric, a real one."""
+        return {"eval.loss": 24}
 
     def train(
         self, arrays: Mapping[str, NDArray[Any]], site: Site, settings: Settings
     ) -> TrainResult:
-        """Return what the test wants."""
-        self.trained += 1
-        return self.result()
+        """Return the numbers."""
+        delta = np.full(40, self.scale * (site.index + 1), np.float32)
+        return TrainResult({"w": delta}, self.weight, {"eval.loss": 0.5 * self.weight})
 
     def evaluate(self, arrays: Mapping[str, NDArray[Any]], site: Site) -> TrainResult:
-        """Count seven examples."""
-        self.evaluated += 1
-        return TrainResult({}, 1, {"eval.examples": 7})
+        """Return a loss."""
+        return TrainResult({}, 1, {"eval.loss": 0.25})
 
     def test(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, float]:
         """Return nothing: the server has no examples."""
         return {}
 
 
-class Recording(MemoryJournal):
-    """A journal in memory that keeps its records in order."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        super().__init__()
-        self.written: list[Record] = []
-
-    def write(self, record: Record) -> None:
-        """Write and keep."""
-        super().write(record)
-        self.written.append(record)
-
-
-@cache
-def authority() -> Authority:
-    """Return the CA."""
-    return Authority.create(FEDERATION, NOW)
-
-
-@cache
-def identity(index: int) -> Identity:
-    """Enrol a member; the order of the ids is not that of the indices."""
-    signing = Ed25519PrivateKey.generate()
-    node = hashlib.sha256(b"by hand %d" % index).digest()[:16]
-    leaf = authority().issue_signing(signing.public_key(), node, f"site-{index}", NOW)
-    return Identity(id=node, certificate=leaf.public_bytes(Encoding.DER), signing=signing)
-
-
-@dataclass
-class Place:
-    """One device with everything that it stands on."""
-
-    index: int
-    policy: Policy = POLICY
-    trainer: Trainer = field(default_factory=Stub)
-    journal: Journal = field(default_factory=Recording)
-    app: bytes = bytes(32)
-    log: list[str] = field(default_factory=list)
-    now: datetime = NOW
-
-    def __post_init__(self) -> None:
-        """Open the session."""
-        root = authority().certificate
-        site = Site(partition=self.index, partitions=64)
-        self.session = Session(
-            Device(
-                identity=identity(self.index),
-                policy=self.policy,
-                verifier=Verifier(root, FEDERATION),
-                ca=hashlib.sha256(root.public_bytes(Encoding.DER)).digest(),
-                app=self.app,
-                journal=self.journal,
-                update=Update(self.trainer, site, self.policy, entropy=os_entropy, seed=0),
-                clock=lambda: self.now,
-                entropy=os_entropy,
-                log=self.log.append,
-            )
-        )
-
-    def wait(self, hours: float) -> None:
-        """Let the clock go on."""
-        self.now += timedelta(hours=hours)
-
-
-def model_of(trainer: Trainer) -> bytes:
-    """Return the packed initial model."""
-    arrays = trainer.arrays()
-    return bytes(Manifest.of(arrays).pack(arrays))
-
-
-def start(model: bytes, **changes: Any) -> pb.Start:
-    """Return the terms of a training attempt; `params` is changed key by key."""
-    table = {**PARAMS.table(), **changes.pop("params", {})}
-    fields: dict[str, Any] = {
-        "protocol": 1,
-        "scheme": "A",
-        "run": "run",
-        "round": 1,
-        "phase": pb.PHASE_TRAIN,
-        "attempt": 0,
-        "config": settings_to_pb({"server-round": 1}),
-        "params": settings_to_pb({k: v for k, v in table.items() if v is not None}),
-        "model_digest": model_digest(model),
-        "model_bytes": len(model),
-    }
-    return pb.Start(**(fields | changes))
-
-
-def sent(actions: Sequence[Action]) -> pb.ToServer:
-    """Return the one message among the actions."""
-    (message,) = [a.data for a in actions if isinstance(a, Send)]
-    return pb.ToServer.FromString(message)
-
-
-def refusal(actions: Sequence[Action]) -> tuple[str, str]:
-    """Return code and key of a refusal, which is all that leaves."""
-    (action,) = actions
-    message = sent([action])
-    assert message.WhichOneof("body") == "refusal"
-    return pb.Reason.Name(message.refusal.reason), message.refusal.key
-
-
 class Gateway:
-    """Takes `places` through one attempt."""
+    """Devices 0 to n - 1 and the way to them."""
 
-    def __init__(self, places: Sequence[Place], **terms: Any) -> None:
-        """Remember the devices, in the order of the roster, and the terms."""
-        self.places = list(places)
-        self.model = terms.pop("model", None) or model_of(places[0].trainer)
-        self.terms = start(self.model, **terms)
-        self.ctx = b""
-        self.keys: list[pb.Keys] = []
-        self.shares: list[pb.Shares] = []
-        self.headers: list[pb.MaskedHeader] = []
-        self.vectors: list[bytes] = []
-        self.votes: list[pb.Vote] = []
+    def __init__(
+        self,
+        n: int,
+        home: Path,
+        *,
+        own: Policy | None = None,
+        trainer: Numbers | None = None,
+        entropy: Entropy = os_entropy,
+    ) -> None:
+        """Start every device with an empty journal under `home`."""
+        self.home, self._own = home, own or policy()
+        self._trainer, self._entropy = trainer or Numbers(), entropy
+        self.people = [identity(i) for i in range(n)]
+        self.logs: list[list[str]] = [[] for _ in range(n)]
+        self.uploads: dict[int, Upload] = {}
+        self.fetches = 0
+        self.up: list[tuple[int, pb.ToServer]] = []
+        self.journals: list[FileJournal] = []
+        self.sessions: list[Session] = []
+        self.updates: list[Update] = []
+        for index in range(n):
+            self._start(index)
 
-    @property
-    def n(self) -> int:
-        """Members of the roster."""
-        return len(self.places)
+    def _start(self, index: int) -> None:
+        journal = FileJournal(self.journal_path(index))
+        site = Site(partition=index, partitions=len(self.people))
+        update = Update(self._trainer, site, self._own, entropy=self._entropy)
+        device = Device(
+            identity=self.people[index],
+            policy=self._own,
+            verifier=Verifier(authority("ours").certificate, FEDERATION),
+            ca=agreed().ca,
+            journal=journal,
+            update=update,
+            clock=lambda: NOW,
+            entropy=self._entropy,
+            log=self.logs[index].append,
+        )
+        self.journals[index:index] = [journal]
+        self.sessions[index:index] = [Session(device)]
+        self.updates[index:index] = [update]
 
-    def others(self, place: int) -> list[int]:
-        """Return N(place) on the complete graph: the next, the next but one, ..."""
-        return [(place + step) % self.n for step in range(1, self.n)]
+    def journal_path(self, index: int) -> Path:
+        """Return where a device keeps its journal."""
+        return self.home / f"node-{index}" / "journal"
 
-    def begin(self, place: Place) -> list[Action]:
-        """Send the terms, and the model if it is asked for; return what came of it."""
-        actions = place.session.receive(pb.ToClient(start=self.terms).SerializeToString())
-        if not any(isinstance(action, Fetch) for action in actions):
-            return actions
-        (fetch,) = actions
-        assert isinstance(fetch, Fetch)
-        for frame in frames(Kind.MODEL, fetch.digest, self.model):
-            actions = place.session.frame(frame)
-        return actions
+    def restart(self, index: int) -> None:
+        """Kill a device's process, without a goodbye, and start it again."""
+        self.journals.pop(index).close()
+        del self.sessions[index], self.updates[index]
+        self._start(index)
 
-    def give(self, place: int, body: dict[str, Any], ctx: bytes | None = None) -> list[Action]:
-        """Send one body under the context of the attempt."""
-        message = pb.ToClient(ctx=self.ctx if ctx is None else ctx, **body)
-        return self.places[place].session.receive(message.SerializeToString())
+    def close(self) -> None:
+        """Give up the journals."""
+        for journal in self.journals:
+            journal.close()
 
-    # -- the trips, each from everybody ----------------------------------------------------
+    def terms(self, model: bytes | None = None, **changes: Any) -> Terms:
+        """Return the terms that the devices will come to by themselves for this model."""
+        packed = self.model() if model is None else model
+        phase = changes.get("phase", "train")
+        layout = self.updates[0].layout(phase).digest
+        return agreed(
+            changes.pop("params", PARAMS),
+            **{"model": model_digest(packed), "layout": layout, **changes},
+        )
 
-    def gather_keys(self) -> None:
+    def model(self, change: float = 0.0) -> bytes:
+        """Return a model's bytes, the first one or another."""
+        arrays = {name: a + np.float32(change) for name, a in self._trainer.arrays().items()}
+        return bytes(self.updates[0].manifest.pack(arrays))
+
+    def start(self, index: int, message: pb.Start, model: bytes | None = None) -> pb.ToServer:
+        """Send a device its terms, and the model if it wants one; return its answer."""
+        return self.ask(index, pb.ToClient(start=message), model)
+
+    def ask(self, index: int, message: pb.ToClient, model: bytes | None = None) -> pb.ToServer:
+        """Send a device a message and return its answer, empty if it has none."""
+        session, answer = self.sessions[index], pb.ToServer()
+        actions = session.receive(message.SerializeToString())
+        while actions:
+            action = actions.pop(0)
+            if isinstance(action, Send):
+                answer = pb.ToServer.FromString(action.data)
+                self.up.append((index, answer))
+            elif isinstance(action, Upload):
+                self.uploads[index] = action
+            elif isinstance(action, Fetch):
+                self.fetches += 1
+                packed = self.model() if model is None else model
+                for frame in frames(Kind.MODEL, action.digest, packed):
+                    actions += session.frame(frame)
+        return answer
+
+
+class Play:
+    """One attempt of an honest engine with some of the devices; refusals end a device's part."""
+
+    def __init__(self, gateway: Gateway, terms: Terms, who: Iterable[int] | None = None) -> None:
+        """Invite nobody yet."""
+        self.gateway, self.terms = gateway, terms
+        self.who = list(range(len(gateway.sessions)) if who is None else who)
+        self.server = ServerSide(terms)
+        self.refusals: dict[int, pb.Refusal] = {}
+        self.answers: dict[int, pb.ToServer] = {}
+
+    def reasons(self) -> dict[int, pb.Reason]:
+        """Return why each device that refused did."""
+        return {index: refusal.reason for index, refusal in self.refusals.items()}
+
+    def index(self, node: bytes) -> int:
+        """Return the device with this id."""
+        return [who.id for who in self.gateway.people].index(node)
+
+    def id(self, index: int) -> bytes:
+        """Return a device's id."""
+        return self.gateway.people[index].id
+
+    def ask(self, messages: Mapping[bytes, pb.ToClient], ctx: bytes) -> list[int]:
+        """Send each device its message; return those that answered and did not refuse."""
+        answered = []
+        for node, message in messages.items():
+            index = self.index(node)
+            message.ctx = ctx
+            self.answers[index] = answer = self.gateway.ask(index, message)
+            if answer.HasField("refusal"):
+                self.refusals[index] = answer.refusal
+            elif answer.WhichOneof("body"):
+                answered.append(index)
+        return answered
+
+    def keys(self, model: bytes | None = None) -> Play:
         """Trip 1 up."""
-        for place in self.places:
-            message = sent(self.begin(place))
-            assert message.WhichOneof("body") == "keys", message
-            self.ctx = message.ctx
-            self.keys.append(message.keys)
+        packed = self.gateway.model() if model is None else model
+        for index in self.who:
+            answer = self.gateway.start(index, start_of(self.terms, len(packed)), packed)
+            self.answers[index] = answer
+            if answer.HasField("refusal"):
+                self.refusals[index] = answer.refusal
+            else:
+                self.server.keys(verified(self.gateway.people[index]), answer.keys)
+        return self
 
-    def roster(self, place: int) -> pb.Roster:
-        """Trip 1 down."""
-        who = [p.session._device.identity for p in self.places]
-        entries = b"".join(
-            i.id + i.fingerprint + k.mask_pk + k.seal_pk
-            for i, k in zip(who, self.keys, strict=True)
-        )
-        return pb.Roster(
-            entries=entries,
-            keys_signatures=[self.keys[v].signature for v in self.others(place)],
-            certificates=[i.certificate for i in who],
-            members=self.n,
-        )
+    def shares(self) -> Play:
+        """Trips 1 down and 2 up."""
+        messages = {node: pb.ToClient(roster=r) for node, r in self.server.freeze().items()}
+        ders = [self.gateway.people[self.index(e.id)].certificate for e in self.server.entries]
+        for message in messages.values():
+            message.roster.certificates.extend(ders)
+        for index in self.ask(messages, self.server.ctx0):
+            self.server.shares(self.id(index), self.answers[index].shares)
+        return self
 
-    def gather_shares(self) -> None:
-        """Trip 2 up."""
-        self.gather_keys()
-        answers = [sent(self.give(i, {"roster": self.roster(i)})) for i in range(self.n)]
-        self.shares = [answer.shares for answer in answers]
-        (self.ctx,) = {answer.ctx for answer in answers}
+    def masked(self, lost: Iterable[int] = ()) -> Play:
+        """Trips 2 down and 3 up; the vectors of the lost never arrive."""
+        messages = {n: pb.ToClient(inbox=box) for n, box in self.server.end_shares().items()}
+        for index in self.ask(messages, self.server.ctx):
+            if index in set(lost):
+                continue
+            self.gateway.sessions[index].delivered()
+            self.server.header(self.id(index), self.answers[index].masked.header)
+            whole = hashlib.sha256(self.gateway.uploads[index].buffer).digest()
+            self.server.delivered(self.id(index), whole)
+        return self
 
-    def inbox(self, place: int, u2: Sequence[int] | None = None) -> pb.Inbox:
-        """Trip 2 down; a holder's blob stands at its place in the owner's N."""
-        among = range(self.n) if u2 is None else u2
-        blobs = [
-            self.shares[v].blobs[self.others(v).index(place)]
-            for v in self.others(place)
-            if v in among
-        ]
-        return pb.Inbox(u2=bits(among, self.n), blobs=blobs)
+    def votes(self) -> Play:
+        """Trips 3 down and 4 up."""
+        messages = {n: pb.ToClient(survivors=c) for n, c in self.server.end_uploads().items()}
+        for index in self.ask(messages, self.server.ctx):
+            self.server.vote(self.id(index), self.answers[index].vote)
+        return self
 
-    def gather_vectors(self) -> None:
-        """Trip 3 up; every vector counts as delivered."""
-        self.gather_shares()
-        for i, place in enumerate(self.places):
-            message, upload = self.give(i, {"inbox": self.inbox(i)})
-            assert isinstance(upload, Upload)
-            self.headers.append(sent([message]).masked.header)
-            self.vectors.append(bytes(upload.buffer))
-            place.session.delivered()
+    def releases(self) -> Play:
+        """Trips 4 down and 5 up."""
+        messages = {n: pb.ToClient(votes=v) for n, v in self.server.quorum().items()}
+        for index in self.ask(messages, self.server.ctx):
+            self.server.release(self.id(index), self.answers[index].release)
+        return self
 
-    def survivors(self, place: int, u: Sequence[int] | None = None) -> pb.Survivors:
-        """Trip 3 down."""
-        among = range(self.n) if u is None else u
-        masked = [self.headers[v] for v in self.others(place) if v in among]
-        return pb.Survivors(u=bits(among, self.n), masked=masked)
+    def to_votes(self, lost: Iterable[int] = ()) -> Play:
+        """Play until everybody alive has voted."""
+        return self.keys().shares().masked(lost).votes()
 
-    def gather_votes(self) -> None:
-        """Trip 4 up."""
-        self.gather_vectors()
-        for i in range(self.n):
-            self.votes.append(sent(self.give(i, {"survivors": self.survivors(i)})).vote)
+    def to_releases(self, lost: Iterable[int] = ()) -> Play:
+        """Play to the end."""
+        return self.to_votes(lost).releases()
 
-    def counted(self, among: Sequence[int] | None = None) -> pb.Votes:
-        """Trip 4 down."""
-        places = range(self.n) if among is None else among
-        votes = [pb.CountedVote(position=i, signature=self.votes[i].signature) for i in places]
-        return pb.Votes(votes=votes)
-
-    def finish(self) -> list[pb.Release]:
-        """Trip 5 up."""
-        self.gather_votes()
-        return [sent(self.give(i, {"votes": self.counted()})).release for i in range(self.n)]
-
-    def next(self, **terms: Any) -> Gateway:
-        """Return the next attempt with the same devices."""
-        fields = {"attempt": self.terms.attempt + 1, "round": self.terms.round} | terms
-        return Gateway(self.places, model=fields.pop("model", self.model), **fields)
+    def close(self) -> None:
+        """End the attempt for everybody."""
+        body = pb.Close(reason=pb.REASON_ATTEMPT_CLOSED)
+        self.ask({self.id(i): pb.ToClient(close=body) for i in self.who}, self.server.ctx)
 
 
-def bits(places: Sequence[int], n: int) -> bytes:
-    """Return a bitmap: place i in bit i mod 8, lowest first, of byte i // 8."""
-    return sum(1 << place for place in places).to_bytes((n + 7) // 8, "little")
+def changed(start: pb.Start, **params: object) -> pb.Start:
+    """Return terms with other parameters; None leaves one out."""
+    other = pb.Start()
+    other.CopyFrom(start)
+    del other.params[:]
+    names = {name.replace("_", "-"): value for name, value in params.items()}
+    kept = [item for item in start.params if item.key not in names]
+    kinds = {float: "real", int: "integer", str: "text"}
+    for name, value in names.items():
+        if value is not None:
+            kept.append(pb.Setting(key=name, **{kinds[type(value)]: value}))  # type: ignore[arg-type]
+    other.params.extend(kept)
+    return other
 
 
-def devices(count: int, **changes: Any) -> list[Place]:
-    """Return devices; `changes` are those of the first, and of its policy with `policy_`."""
-    own = {k.removeprefix("policy_"): v for k, v in changes.items() if k.startswith("policy_")}
-    rest = {k: v for k, v in changes.items() if not k.startswith("policy_")}
-    first = Place(0, policy=replace(POLICY, **own), **rest)
-    return [first, *(Place(i) for i in range(1, count))]
-
-
-def written(place: Place) -> list[Record]:
-    """Return what a device's journal in memory holds, in order."""
-    assert isinstance(place.journal, Recording)
-    return place.journal.written
+def plain(terms: Terms) -> Terms:
+    """Return the terms of the same round with the masks off."""
+    return replace(terms, scheme="plain")
