@@ -1,0 +1,196 @@
+"""Vectors on their way into the core: slots, offsets, and slots that rest."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import pytest
+
+from umbel.protocol.errors import Malformed, PeerError
+from umbel.protocol.frames import PAYLOAD, Kind, frames
+from umbel.server.core.world import World
+from umbel.server.ingest import Ingest
+
+if TYPE_CHECKING:
+    from umbel.server.invitation import Plan
+
+CTX = bytes(range(32))
+SIZE, SPLIT = 2 * PAYLOAD + 128, 2 * PAYLOAD
+STALL = 15.0
+
+
+class Layout(NamedTuple):
+    """What `Ingest` reads of a layout."""
+
+    total_bytes: int = SIZE
+    split: int = SPLIT
+
+
+class Planned(NamedTuple):
+    """What `Ingest` reads of a plan."""
+
+    layout: Layout = Layout()
+    stall: float = STALL
+
+
+def ingest(slots: int = 1) -> Ingest:
+    return Ingest(World(slots), CTX, cast("Plan", cast("Any", Planned())))
+
+
+def parts(byte: int, start: int = 0, ctx: bytes = CTX) -> list[bytes]:
+    return list(frames(Kind.UPLOAD, ctx, bytes([byte]) * SIZE, start))
+
+
+def send(into: Ingest, node: str, byte: int, now: float = 0.0) -> None:
+    assert into.wants(node, now) == 0
+    whole = [into.accept(node, frame, now) for frame in parts(byte)]
+    assert whole == [False, False, True]
+
+
+def test_a_whole_vector_is_folded_once() -> None:
+    made = ingest()
+    send(made, "a", 1)
+    assert made.digest("a") == hashlib.sha256(b"\x01" * SIZE).digest()
+    assert len(made.folded) == 0
+    made.fold("a")
+    assert made.folded == ("a",)
+    send(made, "b", 2)
+    made.fold("b")
+    assert bytes(made.sum.result()) == b"\x03" * SIZE
+    assert made.folded == ("a", "b")
+
+
+def test_what_comes_again_after_the_fold_is_passed_over() -> None:
+    made = ingest()
+    send(made, "a", 1)
+    made.fold("a")
+    assert made.wants("a", 0.0) is None
+    assert not any(made.accept("a", frame, 0.0) for frame in parts(7))
+    assert bytes(made.sum.result()) == b"\x01" * SIZE
+
+
+def test_without_a_slot_nobody_is_wanted() -> None:
+    made = ingest(slots=2)
+    assert (made.wants("a", 0.0), made.wants("b", 0.0), made.wants("c", 0.0)) == (0, 0, None)
+    with pytest.raises(PeerError, match="c: sent frames without having been given a slot"):
+        made.accept("c", parts(3)[0], 0.0)
+    made.discard("b")
+    assert made.wants("c", 0.0) == 0
+
+
+def test_a_broken_upload_goes_on_where_it_stopped() -> None:
+    made = ingest()
+    made.wants("a", 0.0)
+    first, second, third = parts(5)
+    made.accept("a", first, 0.0)
+    made.accept("a", second, 0.0)
+    assert made.wants("a", 1.0) == 2 * PAYLOAD
+    assert not made.accept("a", second, 1.0)  # again, and the same
+    assert made.accept("a", third, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("frame", "what"),
+    [
+        (parts(1)[1], "frame offset"),
+        (parts(1, ctx=bytes(32))[0], "frame subject"),
+        (b"", "frame header"),
+        (parts(1)[0][:-1], "frame payload"),
+        (next(frames(Kind.MODEL, CTX, bytes(SIZE))), "frame kind"),
+        (next(frames(Kind.UPLOAD, CTX, bytes(SIZE - 8))), "frame total"),
+    ],
+)
+def test_a_frame_of_another_upload_is_malformed_by_name(frame: bytes, what: str) -> None:
+    made = ingest()
+    made.wants("a", 0.0)
+    with pytest.raises(Malformed, match=f"^a: {what}"):
+        made.accept("a", frame, 0.0)
+
+
+def test_other_bytes_for_what_came_are_an_attack() -> None:
+    made = ingest()
+    made.wants("a", 0.0)
+    made.accept("a", parts(1)[0], 0.0)
+    with pytest.raises(PeerError, match=r"^a: sent other bytes for 0"):
+        made.accept("a", parts(2)[0], 0.0)
+
+
+def test_a_discarded_upload_leaves_nothing_and_may_start_again() -> None:
+    made = ingest()
+    made.wants("a", 0.0)
+    made.accept("a", parts(9)[0], 0.0)
+    made.discard("a")
+    send(made, "b", 1)
+    made.fold("b")
+    send(made, "a", 2)
+    made.fold("a")
+    assert bytes(made.sum.result()) == b"\x03" * SIZE
+    made.discard("a")  # too late: it is in the sum and stays there
+    assert made.folded == ("b", "a")
+
+
+def test_a_node_without_a_slot_has_no_bytes() -> None:
+    made = ingest()
+    made.wants("a", 0.0)
+    with pytest.raises(PeerError, match="b: holds no slot"):
+        made.slot("b")
+
+
+# ---- slots that rest -------------------------------------------------------------------------
+
+
+def test_a_slot_may_rest_while_nobody_waits() -> None:
+    made = ingest()
+    made.wants("a", 0.0)
+    assert made.patient_until == math.inf
+    assert made.stalled(1e9) == []
+
+
+def test_a_slot_that_rests_too_long_is_named_when_somebody_waits() -> None:
+    made = ingest()
+    made.wants("a", 100.0)
+    assert made.wants("b", 101.0) is None
+    assert made.patient_until == 100.0 + STALL
+    assert made.stalled(100.0 + STALL - 0.001) == []
+    assert made.stalled(100.0 + STALL) == ["a"]
+
+
+def test_every_frame_gives_the_slot_more_time() -> None:
+    made = ingest()
+    made.wants("a", 0.0)
+    made.wants("b", 0.0)
+    made.accept("a", parts(1)[0], 14.0)
+    assert made.patient_until == 14.0 + STALL
+    assert made.stalled(20.0) == []
+
+
+def test_only_the_resting_one_of_several_is_named() -> None:
+    made = ingest(slots=2)
+    made.wants("a", 0.0)
+    made.wants("b", 0.0)
+    made.wants("c", 0.0)
+    made.accept("a", parts(1)[0], 10.0)
+    assert made.stalled(15.0) == ["b"]
+    assert made.stalled(25.0) == ["a", "b"]
+
+
+def test_who_got_a_slot_or_left_waits_no_more() -> None:
+    made = ingest()
+    made.wants("a", 0.0)
+    made.wants("b", 0.0)
+    made.wants("c", 0.0)
+    made.discard("a")
+    assert made.wants("b", 5.0) == 0
+    assert made.patient_until == 5.0 + STALL  # c still waits
+    made.discard("c")
+    assert made.patient_until == math.inf
+
+
+def test_closing_ends_all_patience() -> None:
+    made = ingest()
+    made.wants("a", 0.0)
+    made.wants("b", 0.0)
+    made.close()
+    assert made.stalled(1e9) == []
