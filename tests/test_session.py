@@ -1,4 +1,4 @@
-"""The device's session, driven with real bytes by a gateway made by hand (gateway.py)."""
+"""The device's session, driven with real bytes by a gateway made by hand (handmade.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from umbel.protocol.digest import model_digest
 from umbel.protocol.frames import Kind, frames
 from umbel.protocol.layout import MessageLayout
 from umbel.protocol.manifest import Manifest
-from umbel.tests.gateway import (
+from umbel.tests.handmade import (
     METRICS,
     PARAMS,
     Gateway,

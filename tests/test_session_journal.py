@@ -16,8 +16,7 @@ from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.canonical import settings_to_pb
 from umbel.protocol.errors import Malformed, StateError
 from umbel.protocol.verification import Verifier
-from umbel.strategies.trainer import TrainResult
-from umbel.tests.gateway import (
+from umbel.tests.handmade import (
     NOW,
     Gateway,
     Place,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from umbel.clients.session import Action
+    from umbel.strategies.trainer import TrainResult
 
 MODEL = model_of(Stub())
 

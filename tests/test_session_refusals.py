@@ -1,4 +1,4 @@
-"""What the device's session refuses: a code each, the words at home, nothing without its record."""
+"""What the device's session refuses: a code each, and before it costs anybody anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from umbel.protocol.digest import model_digest
 from umbel.protocol.errors import Malformed, PeerError, Refused
 from umbel.protocol.frames import Kind, frames
 from umbel.strategies.trainer import TrainResult
-from umbel.tests.gateway import (
+from umbel.tests.handmade import (
     Gateway,
     Place,
     Stub,

@@ -1,0 +1,257 @@
+"""What people see: lines by hand, a terminal that is a list of strings, folded refusals."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from umbel.protocol.errors import TooFewMembers
+from umbel.protocol.round_table import RoundPhase
+from umbel.server.ledger import RoundRecord
+from umbel.simulation import report
+from umbel.simulation.federation import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import TextIO
+
+    from umbel.simulation.link import Link
+
+NODES = tuple(f"{i:032x}" for i in range(12))
+
+
+def record(**changes: Any) -> RoundRecord:
+    fields: dict[str, Any] = {
+        "round": 2,
+        "attempt": 0,
+        "phase": "train",
+        "outcome": "finished",
+        "cause": "",
+        "roster": NODES[:5],
+        "survivors": NODES[:3] + NODES[4:5],
+        "model": "ab" * 32,
+        "metrics": {"train.loss": 0.5, "eval.loss": 0.7, "test.accuracy": 0.9375},
+        "seconds": {"inviting": 0.25, "sharing": 0.125},
+        "bytes_up": 12345,
+        "bytes_down": 1,
+    }
+    return RoundRecord(**(fields | changes))
+
+
+def result(path: Path, **changes: Any) -> Result:
+    fields: dict[str, Any] = {
+        "run": "r1",
+        "security": "on (development CA)",
+        "records": (record(round=1), record()),
+        "model": {},
+        "path": path,
+        "names": {node: i for i, node in enumerate(NODES)},
+    }
+    return Result(**(fields | changes))
+
+
+def link(trained: int, *, phase: str = "train", roster: int = 0) -> Link:
+    """Return what the live line looks at, in the middle of round 3 of five clients."""
+    attempt = SimpleNamespace(
+        plan=SimpleNamespace(cohort=dict.fromkeys(NODES[:5]), terms=SimpleNamespace(phase=phase)),
+        roster=NODES[:roster],
+        phase=RoundPhase.SUMMING if roster else RoundPhase.INVITING,
+    )
+    server = SimpleNamespace(attempt=attempt, round=3)
+    return cast("Link", SimpleNamespace(server=server, trained=trained))
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[TextIO, int]]:
+    """A real terminal: a file to write to, and the other end."""
+    master, slave = pty.openpty()
+    with open(slave, "w", encoding="utf-8") as out:
+        yield out, master
+    os.close(master)
+
+
+def seen(master: int) -> str:
+    return os.read(master, 1 << 16).decode().replace("\r\n", "\n")
+
+
+# ---- one record ------------------------------------------------------------------------------
+
+
+def test_a_finished_round() -> None:
+    line = "round  2/10  4 of 5 clients  loss 0.5000  accuracy 0.9375  12.3 kB up"
+    assert report.describe(record(), 10) == line
+
+
+def test_an_aborted_round_says_why() -> None:
+    lost = record(outcome="aborted", cause="4 members tolerate 0 losses", metrics={})
+    assert report.describe(lost, 3) == "round 2/3  aborted: 4 members tolerate 0 losses"
+
+
+def test_an_evaluation_is_no_round() -> None:
+    line = report.describe(record(phase="evaluate", metrics={"eval.accuracy": 1.0}), 3)
+    assert line == "evaluation of the last model  4 of 5 clients  accuracy 1.0000  12.3 kB up"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.5e6, "2.5 MB"), (7.25e11, "725 GB")],
+)
+def test_sizes(count: float, text: str) -> None:
+    assert report._size(count) == text
+
+
+# ---- the live line ---------------------------------------------------------------------------
+
+
+def test_away_from_a_terminal_there_are_plain_lines() -> None:
+    out = io.StringIO()
+    with report.Live(2, out) as live:
+        live.begin("r1: 5 clients")
+        live.watch(link(1))
+        live(record(round=1))
+        live(record())
+    first, second = (report.describe(record(round=i), 2) for i in (1, 2))
+    assert out.getvalue() == f"r1: 5 clients\n{first}\n{second}\n"
+
+
+def test_on_a_terminal_the_running_round_is_rewritten(terminal: tuple[TextIO, int]) -> None:
+    out, master = terminal
+    with report.Live(4, out) as live:
+        live(record(round=2))
+        live.watch(link(1))
+        live.watch(link(2))  # at once again: passed over
+        live(record(round=3, outcome="aborted", cause="gone"))
+        live(record(round=4))
+    # Round 2 of 4 in almost no time leaves almost none.
+    first = "round 2/4  4 of 5 clients  loss 0.5000  accuracy 0.9375  12.3 kB up  ETA 0 s"
+    assert seen(master).split("\r\x1b[2K") == [
+        "",
+        first,
+        "round 3/4  1 of 5 trained  loss 0.5000  accuracy 0.9375  12.3 kB up  ETA 0 s"[:79],
+        "round 3/4  aborted: gone\n",
+        first.replace("2/4", "4/4") + "\n",
+    ]
+
+
+def test_later_phases_show_themselves(terminal: tuple[TextIO, int]) -> None:
+    out, master = terminal
+    with report.Live(3, out) as live:
+        live.watch(link(5, roster=4))
+    assert seen(master) == "\r\x1b[2Kround 3/3  summing 4 clients\n"
+
+
+def test_an_evaluation_does_not_show_the_last_rounds_numbers(terminal: tuple[TextIO, int]) -> None:
+    out, master = terminal
+    with report.Live(3, out) as live:
+        live(record(round=3))
+        live.watch(link(0, phase="evaluate"))
+    shown = seen(master).split("\r\x1b[2K")[-1]
+    assert shown == "evaluation of the last model  0 of 5 trained\n"
+
+
+def test_a_line_never_wraps(terminal: tuple[TextIO, int]) -> None:
+    """A wrapped line cannot be rewritten: every update would leave one behind."""
+    out, master = terminal
+    live = report.Live(3, out)
+    live(record(round=1, metrics={"train.loss": 1e90}))
+    assert len(seen(master)) == len("\r\x1b[2K") + 79
+
+
+def test_an_interrupted_line_is_ended(terminal: tuple[TextIO, int]) -> None:
+    out, master = terminal
+    live = report.Live(3, out)
+    with pytest.raises(KeyboardInterrupt), live:
+        _interrupted(live)
+    assert seen(master).endswith(" s\n")
+
+
+def _interrupted(live: report.Live) -> None:
+    live(record(round=1))
+    raise KeyboardInterrupt
+
+
+# ---- the summary -----------------------------------------------------------------------------
+
+
+def test_the_summary(tmp_path: Path) -> None:
+    model = tmp_path / "rounds" / "000002" / "00000-of-00001.safetensors"
+    model.parent.mkdir(parents=True)
+    model.touch()
+    (tmp_path / "rounds" / "000001").mkdir()
+    (tmp_path / "rounds" / "000001" / model.name).touch()
+    assert report.summary(result(tmp_path)) == "\n".join(
+        [
+            "round  clients     loss  accuracy  seconds  survivors",
+            "    1   4 of 5   0.5000    0.9375    0.375  0-2,4",
+            "    2   4 of 5   0.5000    0.9375    0.375  0-2,4",
+            "time: inviting 0.50 s, sharing 0.25 s",
+            "bytes up: 2.47 kB a client and round",
+            "test accuracy: 0.9375",
+            "secure aggregation: on (development CA)",
+            f"run: r1 ({tmp_path})",
+            f"model: {model}",
+        ]
+    )
+
+
+def test_a_run_without_a_finished_round_has_no_table(tmp_path: Path) -> None:
+    nothing = record(outcome="aborted", cause="gone", metrics={})
+    text = report.summary(result(tmp_path, records=(nothing,), refusals=("client 1: refused: x",)))
+    assert text.splitlines() == [
+        "client 1: refused: x",
+        "secure aggregation: on (development CA)",
+        f"run: r1 ({tmp_path})",
+    ]
+
+
+def test_warnings_are_shown(tmp_path: Path) -> None:
+    warnings = ("weight-cap 9 is high; lower it", "weight-cap 7 is high; lower it")
+    text = report.summary(result(tmp_path, warnings=warnings))
+    assert "warning: weight-cap 9 is high; lower it (2 times)" in text
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([], []),
+        (["client 3: gone"], ["client 3: gone"]),
+        (
+            [f"client {i}: gone" for i in (4, 0, 2, 1)] + ["client 7: late"],
+            ["clients 0-2,4: gone", "client 7: late"],
+        ),
+        (
+            ["client 3: child 17 died", "client 3: child 21 died"],
+            ["client 3: child 17 died (2 times)"],
+        ),
+        (
+            ["client 0: gone", "client 1: gone", "client 0: gone"],
+            ["clients 0-1: gone (3 times)"],
+        ),
+        (["server: no test"], ["server: no test"]),
+        (["client 2: two\nlines"], ["client 2: two\nlines"]),
+    ],
+)
+def test_refusals_are_folded(lines: list[str], expected: list[str]) -> None:
+    assert report.folded(lines) == expected
+
+
+def test_json_is_json_whatever_the_numbers_are(tmp_path: Path) -> None:
+    odd = record(metrics={"train.loss": float("nan"), "test.accuracy": float("inf")})
+    failed = TooFewMembers("round 3 aborted")
+    text = json.dumps(report.as_json(result(tmp_path, records=(odd,), failure=failed)))
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    found = json.loads(text, parse_constant=refuse)
+    assert found["rounds"][0]["metrics"] == {"train.loss": None, "test.accuracy": None}
+    assert (found["accuracy"], found["model"]) == (None, None)
+    assert found["failure"] == "round 3 aborted"
+    assert found["rounds"][0]["survivors"] == list(record().survivors)
