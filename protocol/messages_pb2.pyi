@@ -83,7 +83,7 @@ class Setting(_message.Message):
     def __init__(self, key: _Optional[str] = ..., integer: _Optional[int] = ..., real: _Optional[float] = ..., text: _Optional[str] = ..., flag: bool = ..., raw: _Optional[bytes] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("protocol", "scheme", "run", "round", "phase", "attempt", "config", "params", "model_digest", "model_bytes")
+    __slots__ = ("protocol", "scheme", "run", "round", "phase", "attempt", "config", "params", "model_digest", "model_bytes", "manifest")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SCHEME_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +94,7 @@ class Start(_message.Message):
     PARAMS_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     MODEL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     scheme: str
     run: str
@@ -104,7 +105,8 @@ class Start(_message.Message):
     params: _containers.RepeatedCompositeFieldContainer[Setting]
     model_digest: bytes
     model_bytes: int
-    def __init__(self, protocol: _Optional[int] = ..., scheme: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., attempt: _Optional[int] = ..., config: _Optional[_Iterable[_Union[Setting, _Mapping]]] = ..., params: _Optional[_Iterable[_Union[Setting, _Mapping]]] = ..., model_digest: _Optional[bytes] = ..., model_bytes: _Optional[int] = ...) -> None: ...
+    manifest: str
+    def __init__(self, protocol: _Optional[int] = ..., scheme: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., attempt: _Optional[int] = ..., config: _Optional[_Iterable[_Union[Setting, _Mapping]]] = ..., params: _Optional[_Iterable[_Union[Setting, _Mapping]]] = ..., model_digest: _Optional[bytes] = ..., model_bytes: _Optional[int] = ..., manifest: _Optional[str] = ...) -> None: ...
 
 class Roster(_message.Message):
     __slots__ = ("entries", "keys_signatures", "certificates", "members")
@@ -247,12 +249,16 @@ class Release(_message.Message):
     def __init__(self, shares: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Refusal(_message.Message):
-    __slots__ = ("reason", "key")
+    __slots__ = ("reason", "key", "round", "attempt")
     REASON_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     reason: Reason
     key: str
-    def __init__(self, reason: _Optional[_Union[Reason, str]] = ..., key: _Optional[str] = ...) -> None: ...
+    round: int
+    attempt: int
+    def __init__(self, reason: _Optional[_Union[Reason, str]] = ..., key: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class ToServer(_message.Message):
     __slots__ = ("ctx", "keys", "ready", "shares", "masked", "vote", "release", "refusal")
@@ -273,3 +279,55 @@ class ToServer(_message.Message):
     release: Release
     refusal: Refusal
     def __init__(self, ctx: _Optional[bytes] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., shares: _Optional[_Union[Shares, _Mapping]] = ..., masked: _Optional[_Union[Masked, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("run", "ticket", "certificate", "resume")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    ticket: bytes
+    certificate: bytes
+    resume: bool
+    def __init__(self, run: _Optional[str] = ..., ticket: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., resume: bool = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class Up(_message.Message):
+    __slots__ = ("seq", "ack", "hello", "message")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    ack: int
+    hello: Hello
+    message: bytes
+    def __init__(self, seq: _Optional[int] = ..., ack: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., message: _Optional[bytes] = ...) -> None: ...
+
+class Down(_message.Message):
+    __slots__ = ("seq", "ack", "welcome", "message")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    ack: int
+    welcome: Welcome
+    message: bytes
+    def __init__(self, seq: _Optional[int] = ..., ack: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., message: _Optional[bytes] = ...) -> None: ...
+
+class FetchRequest(_message.Message):
+    __slots__ = ("run", "digest", "offset")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    digest: bytes
+    offset: int
+    def __init__(self, run: _Optional[str] = ..., digest: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
