@@ -84,13 +84,13 @@ def test_the_norm_is_over_all_arrays_and_exact() -> None:
 
 @pytest.mark.parametrize("bound", [5.0, 5.5, 1e9, None])
 def test_a_shorter_delta_is_the_same_object(bound: float | None) -> None:
-    deltas = {"a": np.array([3.0, 0.0]), "b": np.array([4.0])}
+    deltas: dict[str, NDArray[Any]] = {"a": np.array([3.0, 0.0]), "b": np.array([4.0])}
     assert clipped(deltas, bound) is deltas
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
 def test_every_float_is_clipped_in_its_own_dtype(dtype: type) -> None:
-    deltas = {"w": np.array([6, 8], dtype)}
+    deltas: dict[str, NDArray[Any]] = {"w": np.array([6, 8], dtype)}
     out = clipped(deltas, 5.0)["w"]
     assert (out.dtype, out.astype(float).tolist()) == (np.dtype(dtype), [3.0, 4.0])
 
@@ -229,7 +229,8 @@ def test_without_a_seed_the_rounding_comes_from_the_system() -> None:
 def test_a_bad_update_is_found_when_it_is_computed(
     deltas: dict[str, NDArray[Any]], reason: pb.Reason, words: str
 ) -> None:
-    of = update(giving({"w": np.zeros((2, 3)), "b": np.zeros(4, np.float32)} | deltas))
+    good: dict[str, NDArray[Any]] = {"w": np.zeros((2, 3)), "b": np.zeros(4, np.float32)}
+    of = update(giving(good | deltas))
     with pytest.raises(Refused, match=words) as caught:
         of.compute(MODEL, terms())
     assert caught.value.reason == reason
