@@ -68,7 +68,7 @@ def test_the_compiled_oneofs_are_those_of_the_source() -> None:
         if chosen:
             compiled[message.name] = {f for f in _compiled(message) if f[0] in chosen}
     assert compiled == written
-    assert set(written) == {"Setting", "ToClient", "ToServer"}
+    assert set(written) == {"Down", "Setting", "ToClient", "ToServer", "Up"}
 
 
 def test_the_compiled_enums_are_those_of_the_source() -> None:
