@@ -14,7 +14,7 @@ import numpy as np
 
 from ..protocol import messages_pb2 as pb
 from ..protocol.codec import Codec
-from ..protocol.entropy import random_bytes
+from ..protocol.entropy import random_bytes, wipe
 from ..protocol.errors import PeerError, Refused
 from ..protocol.layout import MessageLayout, rounding_key
 from ..protocol.manifest import Manifest
@@ -113,16 +113,19 @@ class Update:
         deltas = clipped(result.deltas, self._policy.l2_clip) if train else None
         layout = self._layouts[terms.phase].message
         key = self._rounding_key(terms)
-        return layout.build(deltas, result.weight, result.metrics, codec, key)
+        try:
+            return layout.build(deltas, result.weight, result.metrics, codec, key)
+        finally:
+            wipe(key)
 
     def forget(self) -> None:
         """Drop a result that was not used."""
         self._result = None
 
-    def _rounding_key(self, terms: Terms) -> bytes | bytearray:
+    def _rounding_key(self, terms: Terms) -> bytearray:
         if self._seed is None:
             return random_bytes(32, self._entropy)
-        return rounding_key(self._seed, terms.round, self._site.index, terms.phase)
+        return bytearray(rounding_key(self._seed, terms.round, self._site.index, terms.phase))
 
     def _lay_out(self, phase: str) -> PhaseLayout:
         metrics = self._trainer.declared(phase)

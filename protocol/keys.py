@@ -112,7 +112,7 @@ def check_public(public: bytes, peer: str) -> None:
     Raises:
         PeerError: As `KeyPair.exchange`.
     """
-    KeyPair(bytearray(KEY_BYTES)).exchange(public, peer)
+    wipe(KeyPair(bytearray(KEY_BYTES)).exchange(public, peer))
 
 
 def public_of(secret: Octets) -> bytes:

@@ -48,11 +48,33 @@ def streams(
     alive = sorted(material.u)
     lost = sorted(material.u2 - material.u)
     needed = [v for v in lost if _survivors_around(material, v)]
-    taken = _self_streams(material, alive, _combine(material, usable, alive))
-    for owner, secret in zip(needed, _combine(material, usable, needed), strict=True):
-        taken += _pair_streams(material, owner, secret)
-        wipe(secret)
+    _check_enough(material, usable, [*alive, *needed])
+    seeds, keys_of_lost = _combine(material, usable, alive), _combine(material, usable, needed)
+    taken: list[tuple[bytearray, int]] = []
+    try:
+        for owner, seed in zip(alive, seeds, strict=True):
+            taken.append(_self_stream(material, owner, seed))
+        for owner, secret in zip(needed, keys_of_lost, strict=True):
+            taken += _pair_streams(material, owner, secret)
+    except VoidRound:
+        wipe(*(key for key, _ in taken))
+        raise
+    finally:
+        wipe(*seeds, *keys_of_lost)
     return taken
+
+
+def _check_enough(
+    material: Material,
+    usable: Mapping[int, Sequence[tuple[int, bytes]]],
+    owners: Sequence[int],
+) -> None:
+    t = material.numbers.t
+    for owner in owners:
+        if len(usable[owner]) < t:
+            name = material.entries[owner].id.hex()
+            # Nobody's fault by itself: shares may be missing because their holders are gone.
+            raise VoidRound(f"{len(usable[owner])} good shares of member {name}, {t} are needed")
 
 
 def _combine(
@@ -61,30 +83,23 @@ def _combine(
     owners: Sequence[int],
 ) -> list[bytearray]:
     t = material.numbers.t
-    for owner in owners:
-        if len(usable[owner]) < t:
-            name = material.entries[owner].id.hex()
-            # Nobody's fault by itself: shares may be missing because their holders are gone.
-            raise VoidRound(f"{len(usable[owner])} good shares of member {name}, {t} are needed")
     if not owners:
         return []
     points = np.array([[x for x, _ in usable[o][:t]] for o in owners], dtype=np.uint8)
     raw = b"".join(share for o in owners for _, share in usable[o][:t])
     shares = np.frombuffer(raw, dtype=np.uint8).reshape(len(owners), t, 32)
-    return [bytearray(row.tobytes()) for row in shamir.combine(points, shares)]
+    secrets = shamir.combine(points, shares)
+    apart = [bytearray(row.data) for row in secrets]
+    wipe(secrets)
+    return apart
 
 
-def _self_streams(
-    material: Material, owners: Sequence[int], seeds: Sequence[bytearray]
-) -> list[tuple[bytearray, int]]:
-    taken = []
-    for owner, seed in zip(owners, seeds, strict=True):
-        own = material.entries[owner].id
-        if keys.commitment(material.ctx, own, seed) != material.commitments[owner]:
-            raise VoidRound(f"member {own.hex()} dealt shares of another seed than its own", own)
-        taken.append((keys.self_key(seed, material.ctx, own), -1))
-        wipe(seed)
-    return taken
+def _self_stream(material: Material, owner: int, seed: bytearray) -> tuple[bytearray, int]:
+    """Return the stream that a survivor added for itself."""
+    own = material.entries[owner].id
+    if keys.commitment(material.ctx, own, seed) != material.commitments[owner]:
+        raise VoidRound(f"member {own.hex()} dealt shares of another seed than its own", own)
+    return keys.self_key(seed, material.ctx, own), -1
 
 
 def _pair_streams(material: Material, owner: int, secret: bytearray) -> list[tuple[bytearray, int]]:
