@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from actors import FEDERATION, NOW, PARAMS, agreed, authority, identity, policy, verified
 
 from umbel.clients.journal import FileJournal
 from umbel.clients.session import Device, Fetch, Send, Session, Upload
@@ -26,6 +25,16 @@ from umbel.protocol.verification import Verifier
 from umbel.server.invitation import start_of
 from umbel.strategies.task import Site
 from umbel.strategies.trainer import TrainResult
+from umbel.tests.actors import (
+    FEDERATION,
+    NOW,
+    PARAMS,
+    agreed,
+    authority,
+    identity,
+    policy,
+    verified,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -6,17 +6,18 @@ Attacks 1 to 3d and 16 of docs/protocol.md, section 10.2.
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from actors import SPLIT, Game, names, refuses
 
 from umbel.protocol import graph, keys, rules, unmasking
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.context import bitmap
 from umbel.protocol.member import MemberSide
 from umbel.protocol.scheme_a import State
+from umbel.tests.actors import SPLIT, Game, names, refuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,15 +41,17 @@ def test_a_server_that_declares_a_victims_neighbours_dead_gets_no_share() -> Non
     alive = set(range(100)) - dead
     # Inconsistently: each holder of the victim's shares is told that it is alive itself.
     for place in dead:
-        refuses(pb.REASON_SURVIVORS, lambda p=place: game.vote(p, game.call(p, alive | {p})))
+        refuses(pb.REASON_SURVIVORS, partial(game.vote, place, game.call(place, alive | {place})))
     # Consistently: one list for all, in which the victim lives and its neighbours do not.
     for place in alive:
-        refuses(pb.REASON_SURVIVORS, lambda p=place: game.vote(p, game.call(p, alive)), "32 of 100")
+        refuses(
+            pb.REASON_SURVIVORS, partial(game.vote, place, game.call(place, alive)), "32 of 100"
+        )
     for place in dead:
         assert game.vote(place, game.call(place, alive)) is None
     # Nobody voted, so nobody can be made to release.
     for member in game.members:
-        refuses(pb.REASON_VOTES, lambda m=member: m.votes(pb.Votes()))
+        refuses(pb.REASON_VOTES, partial(member.votes, pb.Votes()))
 
 
 class Trusting(MemberSide):
@@ -125,9 +128,7 @@ def test_a_server_that_shows_two_halves_different_survivors_opens_at_most_one(n:
         ballots[which][0] = pb.Vote(signature=forged)
     for which, voters in ((0, range(1, half)), (1, range(half, n - 2))):
         for place in voters:
-            refuses(
-                pb.REASON_VOTES, lambda m=game.members[place], b=ballots[which]: m.votes(_votes(b))
-            )
+            refuses(pb.REASON_VOTES, partial(game.members[place].votes, _votes(ballots[which])))
 
 
 def test_a_server_that_mixes_the_votes_of_two_sets_releases_nothing() -> None:
@@ -140,7 +141,7 @@ def test_a_server_that_mixes_the_votes_of_two_sets_releases_nothing() -> None:
     for place in (0, 7):
         refuses(
             pb.REASON_VOTES,
-            lambda m=game.members[place]: m.votes(_votes(mixed)),
+            partial(game.members[place].votes, _votes(mixed)),
             "not for this survivor set",
         )
 
@@ -220,11 +221,11 @@ def test_a_client_that_was_shown_a_thinner_u2_is_left_out_and_its_neighbours_abo
     everybody = set(range(7))
     for place in range(1, 7):
         call = game.call(place, everybody)
-        refuses(pb.REASON_SURVIVORS, lambda p=place, c=call: game.vote(p, c), "another U2")
+        refuses(pb.REASON_SURVIVORS, partial(game.vote, place, call), "another U2")
         # And relabelling the header is no way out: it is signed.
         for one in call.masked:
             one.u2_hash = hashlib.sha256(bitmap(everybody, 7)).digest()
-        refuses(pb.REASON_SURVIVORS, lambda p=place, c=call: game.vote(p, c), "did not sign")
+        refuses(pb.REASON_SURVIVORS, partial(game.vote, place, call), "did not sign")
 
 
 def test_a_server_that_hides_the_header_of_a_thinned_client_gets_no_vote() -> None:
@@ -283,7 +284,7 @@ def test_a_server_that_writes_survivors_beyond_the_roster_gets_no_vote() -> None
     for bits in (b"\x7f", b"\x3f\x00", b""):
         call = game.call(0, range(6))
         call.u = bits
-        refuses(pb.REASON_SURVIVORS, lambda c=call: game.vote(0, c))
+        refuses(pb.REASON_SURVIVORS, partial(game.vote, 0, call))
 
 
 def test_a_server_that_reports_other_counts_than_the_bitmap_changes_nothing() -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from actors import Game, identity, names, signed_keys, verified
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from umbel.protocol import keys, shamir
@@ -20,6 +20,7 @@ from umbel.protocol.context import bitmap
 from umbel.protocol.entropy import os_entropy
 from umbel.protocol.errors import TooFewMembers, VoidRound
 from umbel.protocol.keys import KeyPair
+from umbel.tests.actors import Game, identity, names, signed_keys, verified
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +78,7 @@ def test_a_member_that_sends_anothers_keys_or_keys_twice_is_named() -> None:
     names(first.id, lambda: game.server.keys(verified(first), body), "already has")
     for pks in ((body.mask_pk, _pair().public), (_pair().public, body.mask_pk)):
         forged = signed_keys(second, game.terms.ctx0(), *pks)
-        names(second.id, lambda f=forged: game.server.keys(verified(second), f), "already has")
+        names(second.id, partial(game.server.keys, verified(second), forged), "already has")
 
 
 def test_a_member_that_signs_with_another_key_or_for_another_member_is_named() -> None:

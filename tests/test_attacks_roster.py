@@ -10,10 +10,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from actors import (
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from umbel.protocol import keys
+from umbel.protocol import messages_pb2 as pb
+from umbel.protocol.context import RosterEntry
+from umbel.protocol.entropy import os_entropy
+from umbel.protocol.keys import KeyPair
+from umbel.protocol.verification import Verifier
+from umbel.tests.actors import (
     NOW,
     PARAMS,
     Game,
@@ -28,15 +38,6 @@ from actors import (
     signed_keys,
     verified,
 )
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding
-
-from umbel.protocol import keys
-from umbel.protocol import messages_pb2 as pb
-from umbel.protocol.context import RosterEntry
-from umbel.protocol.entropy import os_entropy
-from umbel.protocol.keys import KeyPair
-from umbel.protocol.verification import Verifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -333,7 +334,7 @@ def test_a_server_that_shows_clients_different_models_or_terms_gets_no_shares(
     bodies = [member.begin().message.keys for member in game.members]
     for place in range(3, 6):  # an honest server names them at once
         who = game.people[place]
-        names(who.id, lambda w=who, b=bodies[place]: game.server.keys(verified(w), b), "ctx0")
+        names(who.id, partial(game.server.keys, verified(who), bodies[place]), "ctx0")
     entries = [
         RosterEntry(w.id, w.fingerprint, b.mask_pk, b.seal_pk)
         for w, b in zip(game.people, bodies, strict=True)
@@ -344,7 +345,7 @@ def test_a_server_that_shows_clients_different_models_or_terms_gets_no_shares(
             entries=b"".join(one.pack() for one in entries),
             keys_signatures=[bodies[v].signature for v in around],
         )
-        refuses(pb.REASON_ROSTER, lambda m=member, r=roster: m.roster(r), "")
+        refuses(pb.REASON_ROSTER, partial(member.roster, roster))
         assert member.ctx == b""
 
 

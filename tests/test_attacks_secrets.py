@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from actors import Game, refuses
-from gateway import Gateway, Numbers, Play
-from rounds import Fixed, Stage, settings
 
 from umbel.protocol import keys, layout, masks, member, shamir
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.entropy import os_entropy
 from umbel.simulation.drops import Drop
+from umbel.tests.actors import Game, refuses
+from umbel.tests.gateway import Gateway, Numbers, Play
+from umbel.tests.rounds import Fixed, Stage, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

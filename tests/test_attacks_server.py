@@ -12,13 +12,13 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from rounds import Stage, matches, settings
 
 from umbel.clients.session import Send, Session, Upload
 from umbel.protocol import keys
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.frames import Kind, frames
 from umbel.simulation.drops import Drop
+from umbel.tests.rounds import Stage, matches, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from actors import PARAMS, identity, policy
-from gateway import Gateway, Play, changed, plain
 
 from umbel.clients.journal import FileJournal
 from umbel.protocol import journal as records
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import Refused
 from umbel.server.invitation import start_of
+from umbel.tests.actors import PARAMS, identity, policy
+from umbel.tests.gateway import Gateway, Play, changed, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -216,7 +216,7 @@ def test_a_journal_refuses_each_second_step_also_after_a_restart(
     gateway = open_gateway()
     play = Play(gateway, gateway.terms()).to_releases()
     ctx, ids = play.server.ctx, tuple(sorted(who.id for who in gateway.people))
-    steps = [
+    steps: list[records.Record] = [
         records.Keyed(play.server.ctx0),
         records.Masked(ctx, "run", play.terms.model, bytes(32)),
         records.Voted(ctx, bytes(32), ids),

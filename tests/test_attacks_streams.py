@@ -11,7 +11,6 @@ import hmac
 
 import numpy as np
 import pytest
-from actors import SPLIT, Game, agreed
 from Crypto.Cipher import ChaCha20
 
 from umbel.protocol import masks
@@ -19,6 +18,7 @@ from umbel.protocol.codec import Codec, headroom
 from umbel.protocol.errors import SettingsError, VoidRound
 from umbel.protocol.layout import MessageLayout
 from umbel.protocol.manifest import Manifest
+from umbel.tests.actors import SPLIT, Game, agreed
 
 # ---- 20: the masks are noise ---------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from actors import agreed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from umbel.protocol.errors import Malformed, PeerError
 from umbel.protocol.frames import PAYLOAD, Assembly, Kind, frames
 from umbel.server.core.world import World
 from umbel.server.invitation import start_of
+from umbel.tests.actors import agreed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
