@@ -21,7 +21,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..protocol import journal as records
-from ..protocol import keys, wire
+from ..protocol import plain, wire
 from ..protocol import messages_pb2 as pb
 from ..protocol.canonical import settings_from_pb
 from ..protocol.context import Terms
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from ..protocol.verification import Member, Verifier
 
 DAY = timedelta(hours=24)
-PLAIN = "plain"
 NO_CTX = bytes(32)
 """The ctx of a refusal that came before ctx0 could be computed."""
 
@@ -239,7 +238,7 @@ class Session:
             raise Refused(pb.REASON_CTX_DIFFERS, "the model does not hash to what was announced")
         voted = self._voted(start.run, self._terms.model)
         self._device.update.compute(self._model, self._terms)
-        if start.scheme == PLAIN:
+        if start.scheme == plain.NAME:
             return [Send(pb.ToServer(ctx=self._ctx, ready=pb.Ready()).SerializeToString())]
         standpoint = Standpoint(
             floors=self._device.policy,
@@ -279,7 +278,7 @@ class Session:
 
     def _roster(self, roster: pb.Roster) -> list[Action]:
         terms = self._open_terms()
-        if terms.scheme == PLAIN:
+        if terms.scheme == plain.NAME:
             return self._plain(roster.members, terms)
         if self._member is None:
             raise Refused(pb.REASON_ATTEMPT_CLOSED, "no attempt of scheme A is open")
@@ -311,9 +310,7 @@ class Session:
         """Encode through the same codec, with the masks off, and sign the hash."""
         self._vector = self._device.update.encode(members, terms)
         y_hash = sha256(self._vector).digest()
-        own = self._device.identity
-        signature = keys.sign(own.signing, "plain", self._ctx, own.id, y_hash)
-        header = pb.MaskedHeader(u2_hash=NO_CTX, y_hash=y_hash, signature=signature)
+        header = plain.header(self._device.identity, self._ctx, y_hash)
         body = pb.Masked(header=header, bytes=len(self._vector))
         message = pb.ToServer(ctx=self._ctx, masked=body)
         return [Send(message.SerializeToString()), Upload(self._ctx, self._vector)]

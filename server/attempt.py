@@ -13,11 +13,10 @@ hash to what their sender signed: an expelled member's bytes are never in the su
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .ingest import Ingest
-from ..protocol import keys
 from ..protocol import messages_pb2 as pb
+from ..protocol import plain
 from ..protocol.aggregator import ServerSide
 from ..protocol.codec import Codec
 from ..protocol.entropy import wipe
@@ -25,10 +24,9 @@ from ..protocol.errors import PeerError, RoundFailed, TooFewMembers, VoidRound, 
 from ..protocol.round_table import OVER, RoundEvent, RoundPhase, moved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from .core.world import World
-    from .firewall import Firewall
+    from .ingest import Intake, OpenIntake
     from .invitation import Plan
     from ..protocol.layout import Sums
 
@@ -42,8 +40,7 @@ class Attempt:
         self,
         plan: Plan,
         *,
-        core: World,
-        firewall: Firewall,
+        intake: OpenIntake,
         post: Callable[[str, pb.ToClient], None],
         note: Callable[[str, str, str], None],
         knows: Callable[[str, bytes], bool],
@@ -53,8 +50,7 @@ class Attempt:
 
         Args:
             plan: Terms, layout, cohort and times.
-            core: The aggregation core.
-            firewall: Checks of unmasked updates.
+            intake: Opens the attempt's sum at the aggregation core.
             post: Sends a message to a node.
             note: Records an event `(kind, node, code)` in the ledger.
             knows: Says whether a node has been sent a certificate, and remembers that it was.
@@ -69,9 +65,9 @@ class Attempt:
         self.sums: Sums | None = None
         self.codec: Codec | None = None
         self.culprit = ""
-        self._core, self._firewall, self._post, self._note = core, firewall, post, note
+        self._open_intake, self._post, self._note = intake, post, note
         self._server = ServerSide(plan.terms)
-        self._ingest: Ingest | None = None
+        self._intake: Intake | None = None
         self._gone: set[str] = set()
         self._ready: list[str] = []
         self._answered: set[str] = set()
@@ -86,9 +82,9 @@ class Attempt:
     @property
     def due(self) -> float:
         """When the clock next matters: the phase's deadline, or that of a slot others wait for."""
-        if self.phase is not P.SUMMING or self._ingest is None:
+        if self.phase is not P.SUMMING or self._intake is None:
             return self._deadline
-        return min(self._deadline, self._ingest.patient_until)
+        return min(self._deadline, self._intake.patient_until)
 
     def message(self, node: str, message: pb.ToServer, now: float) -> None:
         """Take a member's message; one that breaks a rule expels it."""
@@ -103,13 +99,27 @@ class Attempt:
 
     def frame(self, node: str, frame: bytes, now: float) -> None:
         """Take one frame of a member's vector."""
+
+        def taken(intake: Intake) -> bytes:
+            return intake.digest(node) if intake.accept(node, frame, now) else b""
+
+        self._arrived(node, taken, now)
+
+    def whole(self, node: str, digest: bytes, now: float) -> None:
+        """Note that a core elsewhere holds a member's whole vector, with this SHA-256."""
+        self._arrived(node, lambda _intake: digest, now)
+
+    def _arrived(self, node: str, taken: Callable[[Intake], bytes], now: float) -> None:
+        """Fold a vector when `taken` returns its digest; empty while it is not whole."""
         self._now = now
         if self.phase is not P.SUMMING or node in self._gone:
             return  # late: the survivors are frozen, and it is not among them
         try:
-            ingest = self._receiving(node)
-            if ingest.accept(node, frame, now):
-                self._fold(node, ingest)
+            if node not in self._headers:
+                raise PeerError(node, "sent frames before their header")  # noqa: TRY301
+            digest = taken(self._opened())
+            if digest:
+                self._fold(node, digest)
         except PeerError as error:
             self.expel(node, str(error))
         self.tick(now)
@@ -124,7 +134,7 @@ class Attempt:
     def tick(self, now: float) -> None:
         """Go on as far as the answers and the clock allow."""
         self._now = now
-        for node in self._ingest.stalled(now) if self._ingest is not None else ():
+        for node in self._intake.stalled(now) if self._intake is not None else ():
             self.expel(node, "its upload stalled while others waited for the slot")
         while self.phase not in OVER and self.phase is not P.SUMMED and self._may_go_on(now):
             try:
@@ -140,7 +150,7 @@ class Attempt:
         None is the back-pressure: every slot of the core is taken.
         """
         open_for = self.phase is P.SUMMING and node not in self._gone and node in self._headers
-        return self._ingest.wants(node, self._now) if open_for and self._ingest else None
+        return self._intake.wants(node, self._now) if open_for and self._intake else None
 
     def expel(self, node: str, why: str) -> None:
         """Drop a member by name; its bytes are in no sum."""
@@ -216,33 +226,23 @@ class Attempt:
         if self.plan.secure:
             self._server.header(bytes.fromhex(node), masked.header)
         else:
-            self._check_plain(node, masked.header)
-        self._headers[node] = masked.header
+            plain.check(self.plan.cohort[node].member, self.ctx, masked.header)
+        if self._headers.setdefault(node, masked.header) != masked.header:
+            raise PeerError(node, "sent a second vector for one round")
+        self._opened().expect(node, masked.header.y_hash)
 
-    def _check_plain(self, node: str, header: pb.MaskedHeader) -> None:
-        fields = (self.ctx, bytes.fromhex(node), header.y_hash)
-        if not keys.verify(
-            self.plan.cohort[node].member.public, header.signature, "plain", *fields
-        ):
-            raise PeerError(node, "its update is not signed for this round")
-        if self._headers.setdefault(node, header) != header:
-            raise PeerError(node, "sent a second update for one round")
-
-    def _receiving(self, node: str) -> Ingest:
-        if node not in self._headers or self._ingest is None:
-            raise PeerError(node, "sent frames before their header")
-        return self._ingest
-
-    def _fold(self, node: str, ingest: Ingest) -> None:
+    def _fold(self, node: str, digest: bytes) -> None:
         """Check a whole vector and add it to the sum, once."""
-        digest = ingest.digest(node)
+        intake = self._opened()
+        if node in intake.folded:
+            return
         if self.plan.secure:
             self._server.delivered(bytes.fromhex(node), digest)
         elif digest != self._headers[node].y_hash:
             raise PeerError(node, "the update does not hash to what was signed")
-        elif self.codec is not None:
-            self._firewall.check_message(node, ingest.slot(node), self.plan.layout, self.codec)
-        ingest.fold(node)
+        else:
+            intake.check(node)
+        intake.fold(node)
         self._answered.add(node)
 
     # -- going on ---------------------------------------------------------------------------
@@ -261,11 +261,8 @@ class Attempt:
         """Return the members whose answer this phase waits for."""
         if self.phase is P.INVITING:
             return set(self.plan.cohort) - self._gone - set(self._ready)
-        if self.phase in {P.VOTING, P.UNMASKING}:
-            return set(self.survivors) - self._gone - self._answered
-        among = self._server.ids(self._server.u2) if self._server.u2 else None
-        members = {i.hex() for i in among} if among else set(self.roster)
-        return members - self._gone - self._answered
+        u2 = {member.hex() for member in self._server.ids(self._server.u2)}
+        return set(self.survivors or u2 or self.roster) - self._gone - self._answered
 
     def _may_go_on(self, now: float) -> bool:
         if now >= self._deadline or not self._expected():
@@ -287,20 +284,18 @@ class Attempt:
         if self.phase is P.INVITING:
             self._freeze(now)
         elif self.phase is P.SHARING:
-            inboxes = self._server.end_shares()
-            self._send({i: pb.ToClient(inbox=body) for i, body in inboxes.items()})
-            self._ingest = Ingest(self._core, self.ctx, self.plan)
+            self._send("inbox", self._server.end_shares())
+            self._open()
             self._move(E.SHARED, now)
         elif self.phase is P.SUMMING and self.plan.secure:
             survivors = self._server.end_uploads()
             self.survivors = tuple(i.hex() for i in self._server.ids(self._server.u))
-            self._send({i: pb.ToClient(survivors=body) for i, body in survivors.items()})
+            self._send("survivors", survivors)
             self._move(E.UPLOADED, now)
         elif self.phase is P.SUMMING:
             self._end_plain(now)
         elif self.phase is P.VOTING:
-            votes = self._server.quorum()
-            self._send({i: pb.ToClient(votes=body) for i, body in votes.items()})
+            self._send("votes", self._server.quorum())
             self._move(E.QUORUM, now)
         else:
             self._unmask(now)
@@ -318,7 +313,8 @@ class Attempt:
         self.codec = Codec(n, params.value_range, params.weight_cap)
         prints = [self.plan.cohort[node].member.fingerprint for node in self.roster]
         for node in self.roster:
-            body = rosters.get(bytes.fromhex(node), pb.Roster(members=n))
+            # Popped: a first roster carries every certificate, and there are n of them.
+            body = rosters.pop(bytes.fromhex(node), pb.Roster(members=n))
             if self.plan.secure:
                 missing = [i for i, p in enumerate(prints) if not self._knows(node, p)]
                 body.certificates.extend(self.plan.cohort[self.roster[i]].der for i in missing)
@@ -328,7 +324,7 @@ class Attempt:
         if self.plan.secure:
             self._move(E.FROZEN, now)
         else:
-            self._ingest = Ingest(self._core, self.ctx, self.plan)
+            self._open()
             self._move(E.FROZEN_PLAIN, now)
 
     def _end_plain(self, now: float) -> None:
@@ -346,35 +342,41 @@ class Attempt:
         finally:
             for member, what in self._server.faults:
                 self._note("bad share", member.hex(), what)
-        self._opened().sum.unmask(streams)
+        self._opened().unmask(streams)
         wipe(*(key for key, _ in streams))
         self._read_sum()
         self._move(E.OPENED, now)
 
     def _read_sum(self) -> None:
         """Apply the void rules to the opened sum and keep what it says."""
-        ingest, layout = self._opened(), self.plan.layout
-        if self.codec is None or sorted(ingest.folded) != sorted(self.survivors):
+        intake, layout = self._opened(), self.plan.layout
+        if self.codec is None or sorted(intake.folded) != sorted(self.survivors):
             raise VoidRound("the core folded others than the survivors")
-        self.sums = layout.read(ingest.sum.result(), len(self.survivors), self.codec)
+        self.sums = layout.read(intake.total(), len(self.survivors), self.codec)
 
-    def _opened(self) -> Ingest:
-        if self._ingest is None:
+    def _open(self) -> None:
+        if self.codec is None:
+            raise TooFewMembers("no roster is frozen")
+        self._intake = self._open_intake(self.ctx, self.plan, self.codec)
+
+    def _opened(self) -> Intake:
+        if self._intake is None:
             raise VoidRound("no sum was opened")
-        return self._ingest
+        return self._intake
 
     # -- helpers ----------------------------------------------------------------------------
 
-    def _send(self, bodies: Mapping[bytes, pb.ToClient]) -> None:
-        for member, message in bodies.items():
+    def _send(self, name: str, bodies: dict[bytes, Any]) -> None:
+        """Send every member its body and let go of it: together they are n * k items."""
+        for member in list(bodies):
+            message = pb.ToClient(ctx=self.ctx, **{name: bodies.pop(member)})
             if member.hex() not in self._gone:
-                message.ctx = self.ctx
                 self._post(member.hex(), message)
 
     def _leave(self, node: str) -> None:
         self._gone.add(node)
-        if self._ingest is not None:
-            self._ingest.discard(node)
+        if self._intake is not None:
+            self._intake.discard(node)
 
     def _move(self, event: RoundEvent, now: float) -> None:
         name = self.phase.value
@@ -388,9 +390,9 @@ class Attempt:
         for node in self.plan.cohort:
             if node not in self._gone:
                 self._post(node, self._closing(node))
-        if self._ingest is not None:
-            self._ingest.close()
-        self._ingest, self.sums = None, None
+        if self._intake is not None:
+            self._intake.close()
+        self._intake, self.sums = None, None
 
     def _closing(self, node: str) -> pb.ToClient:
         ctx = self.ctx if node in self.roster else self._server.ctx0

@@ -21,6 +21,7 @@ from .attempt import Attempt
 from .cohort import Standing, Voters, invitations, select
 from .core.world import World
 from .firewall import Firewall
+from .ingest import here
 from .invitation import Joined, Plan, start_of
 from .ledger import RoundRecord
 from ..protocol import messages_pb2 as pb
@@ -78,9 +79,9 @@ class Coordinator:
         self._rule, self._around = rule, around
         self._layouts = {p: MessageLayout(self.manifest, m, p) for p, m in metrics.items()}
         self._layout_digests = {p: self.manifest.layout_digest(m) for p, m in metrics.items()}
-        self._core = World(around.slots)
         cap = settings.params.weight_cap
-        self._firewall = Firewall(self.manifest, max_norm=settings.max_norm, weight_cap=cap)
+        firewall = Firewall(self.manifest, max_norm=settings.max_norm, weight_cap=cap)
+        self._intake = around.intake or here(World(around.slots), firewall)
         self._nodes: dict[str, Joined] = {}
         self._sent: dict[str, set[bytes]] = {}
         self._standing = Standing()
@@ -158,7 +159,7 @@ class Coordinator:
                 attempt.message(node, message, now)
         self._conclude(now)
 
-    def frame(self, node: str, frame: bytes, now: float) -> None:
+    def frame(self, node: str, frame: bytes | memoryview, now: float) -> None:
         """Take one frame of a node's vector."""
         self.bytes_up += len(frame)
         if self._attempt is not None and subject(frame) not in self._past:
@@ -216,8 +217,7 @@ class Coordinator:
         )
         self._attempt = Attempt(
             plan,
-            core=self._core,
-            firewall=self._firewall,
+            intake=self._intake,
             post=self._post,
             note=self._note,
             knows=self._knows,

@@ -9,26 +9,98 @@ one waits, nobody keeps a slot that no frame comes for.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..protocol.errors import PeerError
 from ..protocol.frames import Assembly, Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .core.world import World
+    from .firewall import Firewall
     from .invitation import Plan
+    from ..protocol.codec import Codec
+
+
+class Intake(Protocol):
+    """What an attempt needs of the aggregation core: here, or in the core service."""
+
+    @property
+    def folded(self) -> tuple[str, ...]:
+        """The nodes whose vectors are in the sum."""
+
+    @property
+    def patient_until(self) -> float:
+        """When a slot that others wait for has rested too long; infinity if none has."""
+
+    def stalled(self, now: float) -> list[str]:
+        """Return the nodes whose slots have rested too long."""
+
+    def expect(self, node: str, y_hash: bytes) -> None:
+        """Let a node upload the vector with this SHA-256: its header was accepted."""
+
+    def wants(self, node: str, now: float) -> int | None:
+        """Return the offset from which the node's frames are wanted; None for not now."""
+
+    def accept(self, node: str, frame: bytes | memoryview, now: float) -> bool:
+        """Take a frame and say whether the vector is whole and not folded yet."""
+
+    def digest(self, node: str) -> bytes:
+        """Return SHA-256 of what the node has sent."""
+
+    def check(self, node: str) -> None:
+        """Refuse an unmasked update that may not touch the sum (BadUpdate)."""
+
+    def fold(self, node: str) -> None:
+        """Add the node's vector to the sum, once."""
+
+    def discard(self, node: str) -> None:
+        """Forget what a node that is gone has sent; a folded vector stays in the sum."""
+
+    def unmask(self, streams: Sequence[tuple[bytes | bytearray, int]]) -> None:
+        """Freeze the sum and take the streams off it."""
+
+    def total(self) -> memoryview:
+        """Freeze the sum and return it; valid until `close`."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+OpenIntake = Callable[[bytes, "Plan", "Codec"], Intake]
+"""Opens the sum of an attempt: its context, its plan, the code of its roster."""
+
+
+class Shape(NamedTuple):
+    """What the core must know of a sum's messages."""
+
+    total: int
+    """Bytes of one message."""
+    split: int
+    """Where its 64-bit section begins."""
+    stall: float
+    """Seconds for which a slot may rest while others wait for it."""
 
 
 class Ingest:
-    """The open uploads and the sum of one attempt."""
+    """The open uploads and the sum of one attempt, in this process."""
 
-    def __init__(self, core: World, ctx: bytes, plan: Plan) -> None:
-        """Open a sum of messages of the plan's layout; `plan.stall` is how long a slot may rest."""
-        self._total = plan.layout.total_bytes
-        self.sum = core.open(self._total, plan.layout.split)
+    def __init__(
+        self,
+        core: World,
+        ctx: bytes,
+        shape: Shape,
+        check: Callable[[str, memoryview], None] = lambda _node, _slot: None,
+    ) -> None:
+        """Open a sum; `check` refuses an unmasked update, by BadUpdate."""
+        self._total = shape.total
+        self.sum = core.open(shape.total, shape.split)
         self._ctx = ctx
-        self._patience = plan.stall
+        self._patience = shape.stall
+        self._check = check
         self._uploads: dict[str, Assembly] = {}
         self._folded: dict[str, None] = {}
         self._heard: dict[str, float] = {}
@@ -38,6 +110,9 @@ class Ingest:
     def folded(self) -> tuple[str, ...]:
         """The nodes whose vectors are in the sum."""
         return tuple(self._folded)
+
+    def expect(self, node: str, y_hash: bytes) -> None:
+        """Do nothing: the attempt itself compares the hash."""
 
     def wants(self, node: str, now: float) -> int | None:
         """Return the offset from which the node's frames are wanted; None for not now."""
@@ -62,7 +137,7 @@ class Ingest:
             return []
         return [node for node, heard in self._heard.items() if now >= heard + self._patience]
 
-    def accept(self, node: str, frame: bytes, now: float) -> bool:
+    def accept(self, node: str, frame: bytes | memoryview, now: float) -> bool:
         """Take a frame and say whether the vector is whole and not folded yet.
 
         Raises:
@@ -87,6 +162,10 @@ class Ingest:
         """Return SHA-256 of what lies in the node's slot."""
         return sha256(self.slot(node)).digest()
 
+    def check(self, node: str) -> None:
+        """Refuse an unmasked update that may not touch the sum."""
+        self._check(node, self.slot(node))
+
     def fold(self, node: str) -> None:
         """Add the node's vector to the sum, once, and free its slot."""
         self.sum.fold(node)
@@ -98,6 +177,14 @@ class Ingest:
         if node not in self._folded:
             self._forget(node)
             self.sum.discard(node)
+
+    def unmask(self, streams: Sequence[tuple[bytes | bytearray, int]]) -> None:
+        """Freeze the sum and take the streams off it."""
+        self.sum.unmask(streams)
+
+    def total(self) -> memoryview:
+        """Freeze the sum and return it; valid until `close`."""
+        return self.sum.result()
 
     def close(self) -> None:
         """Zero the slots and give the buffers back."""
@@ -119,3 +206,16 @@ class Ingest:
             self._heard[node] = now
             self._waiting.discard(node)
         return self._uploads[node]
+
+
+def here(core: World, firewall: Firewall) -> OpenIntake:
+    """Return what opens sums at a core in this process, unmasked updates checked by `firewall`."""
+
+    def opened(ctx: bytes, plan: Plan, codec: Codec) -> Intake:
+        layout = plan.layout
+        shape = Shape(layout.total_bytes, layout.split, plan.stall)
+        return Ingest(
+            core, ctx, shape, lambda node, slot: firewall.check_message(node, slot, layout, codec)
+        )
+
+    return opened

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from .ingest import OpenIntake
     from .ledger import RoundRecord
     from .run_directory import RunDirectory
     from ..protocol.verification import Verifier
@@ -36,4 +37,6 @@ class Surroundings:
     observe: Callable[[RoundRecord], None] = lambda _record: None
     """Called with every record after it is committed."""
     slots: int = 1
-    """Uploads in flight at once."""
+    """Uploads in flight at once, where the core is in this process."""
+    intake: OpenIntake | None = None
+    """Opens sums at a core elsewhere; None is the embedded world of one."""

@@ -4,39 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
 
 from umbel.protocol.errors import Malformed, PeerError
 from umbel.protocol.frames import PAYLOAD, Kind, frames
 from umbel.server.core.world import World
-from umbel.server.ingest import Ingest
-
-if TYPE_CHECKING:
-    from umbel.server.invitation import Plan
+from umbel.server.ingest import Ingest, Shape
 
 CTX = bytes(range(32))
 SIZE, SPLIT = 2 * PAYLOAD + 128, 2 * PAYLOAD
 STALL = 15.0
 
 
-class Layout(NamedTuple):
-    """What `Ingest` reads of a layout."""
-
-    total_bytes: int = SIZE
-    split: int = SPLIT
-
-
-class Planned(NamedTuple):
-    """What `Ingest` reads of a plan."""
-
-    layout: Layout = Layout()
-    stall: float = STALL
-
-
 def ingest(slots: int = 1) -> Ingest:
-    return Ingest(World(slots), CTX, cast("Plan", cast("Any", Planned())))
+    return Ingest(World(slots), CTX, Shape(SIZE, SPLIT, STALL))
 
 
 def parts(byte: int, start: int = 0, ctx: bytes = CTX) -> list[bytes]:
