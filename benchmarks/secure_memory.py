@@ -166,22 +166,22 @@ class Run:
         if sink is None or source is None:
             raise StateError("benchmark", "a pipe to the server", "none", "report this")
         send(sink, kind, client, data)  # type: ignore[arg-type]
-        found = []
+        found: list[bytes] = []
         while True:
             packet = receive(source, self._buffer)  # type: ignore[arg-type]
             if packet.kind in {Say.DONE, Say.OVER}:
                 self._over = packet.kind is Say.OVER
                 return found
             if packet.kind is Say.FRAME:
-                found.append(packet.data)
+                found.append(bytes(packet.data))
             else:
                 self._note(packet)
 
     def _note(self, packet: Packet) -> None:
         if packet.kind is Say.POST:
-            self._queue.append((packet.client, packet.data))
+            self._queue.append((packet.client, bytes(packet.data)))
             return
-        about = json.loads(packet.data)
+        about = json.loads(bytes(packet.data))
         if about["outcome"] != "finished":
             raise RoundFailed(f"a round of the benchmark: {about['cause']}")
         self._peaks.append(float(about["peak"]))

@@ -7,7 +7,8 @@ no clients and no data, and is fed over a pipe by whoever holds the clients (sec
 
 Every call is answered by what it caused (messages to clients, frames of the model, the peak of a
 round) and then by one `DONE`. Peaks are the kernel's own: `VmHWM` of /proc/self/status, set back
-after each round, less what the process held before it had a model.
+after each round, less what the idle server held before the first round beside its model: code,
+nodes and their certificates.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import gc
 import json
 import os
 import struct
-import sys
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -78,10 +78,11 @@ class Packet(NamedTuple):
 
     kind: Say
     client: int
-    data: bytes
+    data: memoryview
+    """In the receiver's buffer, until it receives again."""
 
 
-def send(sink: io.FileIO, kind: Say, client: int = 0, data: bytes | bytearray = b"") -> None:
+def send(sink: io.FileIO, kind: Say, client: int = 0, data: bytes | memoryview = b"") -> None:
     """Write one packet whole."""
     for part in (_HEAD.pack(kind, client, len(data)), data):
         view = memoryview(part)
@@ -96,7 +97,7 @@ def receive(source: io.FileIO, buffer: bytearray) -> Packet:
         EOFError: The other side is gone.
     """
     kind, client, length = _HEAD.unpack(_fill(source, memoryview(buffer)[: _HEAD.size]))
-    return Packet(Say(kind), client, bytes(_fill(source, memoryview(buffer)[:length])))
+    return Packet(Say(kind), client, _fill(source, memoryview(buffer)[:length]))
 
 
 def _fill(source: io.FileIO, view: memoryview) -> memoryview:
@@ -113,11 +114,9 @@ class Served:
     """One run: the coordinator, and the pipe to its clients."""
 
     def __init__(self, about: dict[str, Any], sink: io.FileIO, home: Path) -> None:
-        """Note what is resident, then make the coordinator."""
+        """Make the coordinator, which writes and publishes the model."""
         self._sink, self._nodes, self._index = sink, list[str](), dict[str, int]()
-        gc.collect()
-        reset_peak()
-        self._idle = resident()
+        self._idle = 0
         root = x509.load_der_x509_certificate(bytes.fromhex(about["root"]))
         settings = RunSettings(
             run=about["name"],
@@ -147,29 +146,37 @@ class Served:
         send(self._sink, Say.OVER if over else Say.DONE, packet.client, answer or b"")
         return over
 
-    def _calls(self) -> dict[Say, Callable[[int, bytes], bytes | None]]:
+    def _calls(self) -> dict[Say, Callable[[int, memoryview], bytes | None]]:
         to, now = self._coordinator, time.monotonic()
         return {
             Say.JOIN: self._join,
-            Say.BEGIN: lambda _, __: to.begin(now),
-            Say.MESSAGE: lambda client, data: to.message(self._nodes[client], data, now),
+            Say.BEGIN: self._begin,
+            Say.MESSAGE: lambda client, data: to.message(self._nodes[client], bytes(data), now),
             Say.FRAME: lambda client, data: to.frame(self._nodes[client], data, now),
             Say.WANTS: self._wants,
             Say.FETCH: self._fetch,
         }
 
-    def _join(self, client: int, der: bytes) -> None:
-        node = self._coordinator.join(der, time.monotonic())
+    def _join(self, client: int, der: memoryview) -> None:
+        node = self._coordinator.join(bytes(der), time.monotonic())
         self._nodes.append(node)
         self._index[node] = client
 
-    def _wants(self, client: int, _: bytes) -> bytes:
+    def _begin(self, _: int, __: memoryview) -> None:
+        """Note what is held right before the first round, the model itself not counted."""
+        gc.collect()
+        self._idle = resident() - len(self._coordinator.published)
+        reset_peak()
+        self._coordinator.begin(time.monotonic())
+
+    def _wants(self, client: int, _: memoryview) -> bytes:
         offset = self._coordinator.wants(self._nodes[client])
         return b"" if offset is None else offset.to_bytes(8, "little")
 
-    def _fetch(self, client: int, digest: bytes) -> None:
-        for frame in frames(Kind.MODEL, digest, self._coordinator.published):
+    def _fetch(self, client: int, digest: memoryview) -> None:
+        for frame in frames(Kind.MODEL, bytes(digest), self._coordinator.published):
             send(self._sink, Say.FRAME, client, frame)
+            del frame  # else two are held while the next is made
 
     def _post(self, node: str, data: bytes) -> None:
         send(self._sink, Say.POST, self._index[node], data)
@@ -196,7 +203,7 @@ def main() -> None:
                 packet = receive(source, buffer)
             except EOFError:
                 return
-            run = Served(json.loads(packet.data), sink, Path(home))
+            run = Served(json.loads(bytes(packet.data)), sink, Path(home))
             send(sink, Say.DONE)
             while not run.take(receive(source, buffer)):
                 pass
@@ -209,4 +216,4 @@ def _utc() -> datetime:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
