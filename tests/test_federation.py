@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import psutil
 import pytest
 
 import umbel
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+psutil = pytest.importorskip("psutil")  # it has no types
 
 
 def simulate(home: Path, what: str = "", **options: Any) -> umbel.Result:
