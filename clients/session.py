@@ -21,8 +21,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..protocol import journal as records
-from ..protocol import plain, wire
 from ..protocol import messages_pb2 as pb
+from ..protocol import plain, wire
 from ..protocol.canonical import settings_from_pb
 from ..protocol.context import Terms
 from ..protocol.digest import model_digest
@@ -157,10 +157,12 @@ class Session:
             self._end_attempt()
             raise
         self._device.log(f"refused: {refused}")
-        ctx = self._ctx
+        ctx, start = self._ctx, self._start or pb.Start()
         self._end_attempt()
         key = refused.key if refused.reason in {pb.REASON_POLICY, pb.REASON_LIMITS} else ""
-        body = pb.Refusal(reason=refused.reason, key=key[:64])
+        body = pb.Refusal(
+            reason=refused.reason, key=key[:64], round=start.round, attempt=start.attempt
+        )
         return [Send(pb.ToServer(ctx=ctx, refusal=body).SerializeToString())]
 
     def _dispatch(self, message: pb.ToClient) -> list[Action]:
@@ -194,6 +196,7 @@ class Session:
     def _begin(self, start: pb.Start) -> list[Action]:
         """Check the terms of a new attempt by the policy, before anything is stored."""
         self._end_attempt()
+        self._start = start
         if self._unfit:  # in a plain round neither: what cannot remember does not take part
             raise Refused(pb.REASON_JOURNAL, f"{self._unfit}; restart this node when it is mended")
         device, now = self._device, self._device.clock()
@@ -213,7 +216,6 @@ class Session:
             raise Refused(pb.REASON_CTX_DIFFERS, text)
         self._joined.append(now)
         self._attempts[key] = start.attempt
-        self._start = start
         if (
             len(self._model) == start.model_bytes
             and model_digest(self._model) == start.model_digest

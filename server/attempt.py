@@ -48,13 +48,9 @@ class Attempt:
     ) -> None:
         """Invite nobody yet: the coordinator has sent `Start` to the cohort.
 
-        Args:
-            plan: Terms, layout, cohort and times.
-            intake: Opens the attempt's sum at the aggregation core.
-            post: Sends a message to a node.
-            note: Records an event `(kind, node, code)` in the ledger.
-            knows: Says whether a node has been sent a certificate, and remembers that it was.
-            now: Monotonic seconds.
+        `intake` opens the sum at the core, `post` sends a message to a node, `note` records an
+        event `(kind, node, code)`, `knows` says whether a node was sent a certificate before
+        (and remembers that it is now); `now` is in monotonic seconds.
         """
         self.plan = plan
         self.phase = P.INVITING
@@ -97,7 +93,7 @@ class Attempt:
             self.expel(node, str(error))
         self.tick(now)
 
-    def frame(self, node: str, frame: bytes, now: float) -> None:
+    def frame(self, node: str, frame: bytes | memoryview, now: float) -> None:
         """Take one frame of a member's vector."""
 
         def taken(intake: Intake) -> bytes:
@@ -145,10 +141,7 @@ class Attempt:
                 self.fail(E.TOO_FEW, str(error), now)
 
     def wants(self, node: str) -> int | None:
-        """Return the offset from which a member's vector is wanted; None for not now.
-
-        None is the back-pressure: every slot of the core is taken.
-        """
+        """Return the offset from which a member's vector is wanted; None while no slot is free."""
         open_for = self.phase is P.SUMMING and node not in self._gone and node in self._headers
         return self._intake.wants(node, self._now) if open_for and self._intake else None
 
@@ -179,10 +172,7 @@ class Attempt:
     def _take(self, node: str, message: pb.ToServer) -> None:
         body = message.WhichOneof("body")
         if body == "refusal":
-            code = pb.Reason.Name(message.refusal.reason)
-            self._refusals[reason_text(message.refusal.reason)] += 1
-            self._note("refused", node, f"{code} {message.refusal.key}".strip())
-            self._leave(node)
+            self._refused(node, message.refusal)
             return
         if message.ctx != (self.ctx if body not in {"keys", "ready"} else self._server.ctx0):
             raise PeerError(node, f"sent `{body}` for another context than this round's")
@@ -195,6 +185,16 @@ class Attempt:
         elif not self.plan.secure:
             raise PeerError(node, f"sent `{body}` in a plain round")
         # A trip that is over has been closed without this member: nothing to do.
+
+    def _refused(self, node: str, refusal: pb.Refusal) -> None:
+        """Let a member go that refuses this attempt; a late refusal of another is nothing."""
+        terms = self.plan.terms
+        if (refusal.round, refusal.attempt) != (terms.round, terms.attempt):
+            return
+        self._refusals[reason_text(refusal.reason)] += 1
+        code = pb.Reason.Name(refusal.reason)
+        self._note("refused", node, f"{code} {refusal.key}".strip())
+        self._leave(node)
 
     def _joined(self, node: str, message: pb.ToServer) -> None:
         if message.HasField("keys") is not self.plan.secure:
@@ -311,13 +311,11 @@ class Attempt:
         rosters = self._server.freeze() if self.plan.secure else {}
         self.roster = tuple(self._ready)
         self.codec = Codec(n, params.value_range, params.weight_cap)
-        prints = [self.plan.cohort[node].member.fingerprint for node in self.roster]
         for node in self.roster:
             # Popped: a first roster carries every certificate, and there are n of them.
             body = rosters.pop(bytes.fromhex(node), pb.Roster(members=n))
             if self.plan.secure:
-                missing = [i for i, p in enumerate(prints) if not self._knows(node, p)]
-                body.certificates.extend(self.plan.cohort[self.roster[i]].der for i in missing)
+                body.certificates.extend(self.plan.missing(node, self.roster, self._knows))
             self._post(node, pb.ToClient(ctx=self._server.ctx0, roster=body))
         for node in set(self.plan.cohort) - set(self.roster) - self._gone:
             self._post(node, self._closing(node))

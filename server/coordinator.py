@@ -223,7 +223,7 @@ class Coordinator:
             knows=self._knows,
             now=now,
         )
-        start = start_of(terms, self.manifest.total_bytes)
+        start = start_of(terms, self.manifest.total_bytes, self.manifest.to_json())
         for node in cohort:
             self._post(node, pb.ToClient(start=start))
         self._attempt.tick(now)

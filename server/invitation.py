@@ -10,7 +10,7 @@ from ..protocol.canonical import settings_to_pb
 from ..protocol.plan import Params, read
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ..protocol.context import Terms
     from ..protocol.layout import MessageLayout
@@ -49,13 +49,20 @@ class Plan:
         """Whether masks are on."""
         return self.terms.scheme == "A"
 
+    def missing(
+        self, node: str, roster: Iterable[str], knows: Callable[[str, bytes], bool]
+    ) -> list[bytes]:
+        """Return the certificates of the roster that `node` has not been sent yet."""
+        members = (self.cohort[other] for other in roster)
+        return [m.der for m in members if not knows(node, m.member.fingerprint)]
+
     @property
     def params(self) -> Params:
         """The numbers of ctx0."""
         return read(self.terms.params)
 
 
-def start_of(terms: Terms, model_bytes: int) -> pb.Start:
+def start_of(terms: Terms, model_bytes: int, manifest: str = "") -> pb.Start:
     """Return the message that opens an attempt: what of ctx0 a member cannot know itself."""
     return pb.Start(
         protocol=terms.protocol,
@@ -68,4 +75,5 @@ def start_of(terms: Terms, model_bytes: int) -> pb.Start:
         params=settings_to_pb(terms.params),
         model_digest=terms.model,
         model_bytes=model_bytes,
+        manifest=manifest,
     )

@@ -369,6 +369,6 @@ def test_what_a_refusal_carries_is_a_code_and_never_a_word(
     start = start_of(gateway.terms(), len(gateway.model()))
     start.scheme = "B"
     answer = gateway.start(0, start)
-    assert answer.refusal == pb.Refusal(reason=pb.REASON_SCHEME)
+    assert answer.refusal == pb.Refusal(reason=pb.REASON_SCHEME, round=1)
     assert "secure.schemes" in gateway.logs[0][0]  # the words stay on the device
     assert identity(0).id.hex() not in str(answer)
