@@ -62,9 +62,13 @@ RunConfig = Annotated[
 @app.command(epilog="Example: umbel simulate examples/digits --clients 10 --drop-at masked:1")
 def run(  # noqa: PLR0913, PLR0917 - one parameter an option
     directory: Annotated[Path, typer.Argument(metavar="APP", help="Directory of the app.")],
-    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Number of training rounds.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of data, model and training.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Clients; else the app's, or 5.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Training rounds; else the app's, or 10.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of data, model and training; else the app's, or 0.")
+    ] = None,
     secure: Annotated[
         Secure, typer.Option(help="off: the same codec with the masks off.")
     ] = Secure.ON,
@@ -74,9 +78,14 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         Path | None, typer.Option(metavar="FILE", help="Device policy (TOML) for every client.")
     ] = None,
     in_process: Annotated[
-        bool, typer.Option("--in-process", help="Run the app's code here, not in a child.")
+        bool,
+        typer.Option(
+            "--in-process", help="Run the app's code here, not in a child: for debugging."
+        ),
     ] = False,
-    run_id: Annotated[str | None, typer.Option("--run", help="Id of the run.")] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run", help="Id of the run; else made from APP and the time.")
+    ] = None,
     form: Annotated[
         Format, typer.Option("--format", help="text for people, json for programs.")
     ] = Format.TEXT,

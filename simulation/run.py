@@ -219,6 +219,10 @@ def _run_settings(
 
 
 def _name(app: AppRef | Task) -> str:
-    """Return what the run's id begins with: the app's directory, or the task's class."""
+    """Return what the run's id begins with: the app's directory, or the task's class.
+
+    An id is at most 64 characters long and begins with a letter or digit.
+    """
     text = app.directory.name if isinstance(app, AppRef) else type(app).__name__
-    return "".join(c for c in text if c.isascii() and (c.isalnum() or c in "-_")) or "run"
+    plain = "".join(c for c in text if c.isascii() and (c.isalnum() or c in "-_"))
+    return plain.lstrip("-_")[:40] or "run"

@@ -73,6 +73,23 @@ def test_a_run_id_begins_with_the_tasks_name() -> None:
     assert plan(Blobs()).settings.run != plan(Blobs()).settings.run
 
 
+@pytest.mark.parametrize(
+    ("folder", "start"),
+    [
+        ("my app", "myapp-2"),
+        ("_hidden", "hidden-2"),
+        ("-x", "x-2"),
+        ("été", "t-2"),
+        ("日本", "run-2"),
+        ("x" * 99, "x" * 40 + "-2"),
+    ],
+)
+def test_any_directorys_name_gives_an_id(folder: str, start: str, tmp_path: Path) -> None:
+    run = plan(app(tmp_path / folder)).settings.run
+    assert run.startswith(start)
+    assert len(run) <= 64
+
+
 @pytest.mark.parametrize("wrong", [Blobs, 7, None])
 def test_what_is_no_app_is_named(wrong: Any) -> None:
     with pytest.raises(SettingsError, match=r"app: expected an app directory or a umbel\.Task"):
