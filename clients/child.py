@@ -23,10 +23,10 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from . import pipe
-from .app import AppRef, load_task
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Malformed, Refused, UmbelError
 from ..protocol.manifest import Manifest
+from ..strategies.app import AppRef, load_task
 from ..strategies.task import Task
 from ..strategies.trainer import Settings, TaskTrainer, TrainResult
 
@@ -261,7 +261,8 @@ def _fill(process: subprocess.Popen[bytes], view: memoryview) -> None:
 def packed(site: Site) -> dict[str, Any]:
     """Return a site as JSON says it."""
     data = None if site.data is None else str(site.data)
-    return asdict(replace(site, config={})) | {"config": dict(site.config), "data": data}
+    plain = asdict(replace(site, config={}, settings={}))
+    return plain | {"config": dict(site.config), "settings": dict(site.settings), "data": data}
 
 
 def _refusal(answer: Mapping[str, Any]) -> Refused:

@@ -210,6 +210,7 @@ class Session:
         key = (start.run, start.model_digest)
         if start.attempt <= self._attempts.get(key, -1):
             raise Refused(pb.REASON_ATTEMPT_CLOSED, f"attempt {start.attempt} was joined before")
+        device.update.agree(start.manifest)
         own = device.update.manifest.total_bytes
         if start.model_bytes != own:
             text = f"a model of {start.model_bytes} bytes, this app's has {own}"

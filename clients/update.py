@@ -8,6 +8,7 @@ the code's width, is known only when the roster is frozen.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from ..protocol.entropy import Entropy
     from ..strategies.task import Site
     from ..strategies.trainer import Trainer, TrainResult
+
+
+PHASES = ("train", "evaluate")
 
 
 class PhaseLayout(NamedTuple):
@@ -66,12 +70,40 @@ class Update:
         self._policy = policy
         self._entropy = entropy
         self._seed = seed
-        self.manifest = Manifest.of(trainer.arrays())
-        self._layouts = {phase: self._lay_out(phase) for phase in ("train", "evaluate")}
+        own = trainer.arrays()
+        self._has_own = bool(own)
+        self._agreed = ""
+        self.manifest = Manifest.of(own)
+        self._layouts = {phase: self._lay_out(phase) for phase in PHASES}
         self._result: TrainResult | None = None
 
+    def agree(self, manifest: str) -> None:
+        """Compare a run's manifest with the task's own, or take it where the task has none.
+
+        A wrapped Flower app has no `model()` to ask. Names, shapes and dtypes are in ctx0 through
+        the layout, so a device that was told other ones than the rest is in no sum with them.
+
+        Args:
+            manifest: `Manifest.to_json()`; empty is no claim, and a task with a model needs none.
+
+        Raises:
+            Refused: It is no manifest, is missing, or differs from the task's own.
+        """
+        if manifest == self._agreed if manifest else self._has_own:
+            return
+        try:
+            theirs = Manifest.from_json(manifest)
+        except PeerError as error:
+            raise Refused(pb.REASON_CTX_DIFFERS, f"{error}") from error
+        if not self._has_own:
+            self.manifest = theirs
+            self._layouts = {phase: self._lay_out(phase) for phase in PHASES}
+        elif theirs != self.manifest:
+            raise Refused(pb.REASON_CTX_DIFFERS, _difference(self.manifest, theirs))
+        self._agreed = manifest
+
     def layout(self, phase: str) -> PhaseLayout:
-        """Return the layout of a phase, computed from this device's own task."""
+        """Return the layout of a phase, computed on this device."""
         return self._layouts[phase]
 
     def compute(self, model: bytearray, terms: Terms) -> None:
@@ -84,12 +116,13 @@ class Update:
             Refused: The task failed, or handed back other arrays or a value that is not finite.
         """
         arrays = self.manifest.unpack(model)
+        site = replace(self._site, settings=_plain(terms.config))
         try:
             if terms.phase == "evaluate":
-                result = self._trainer.evaluate(arrays, self._site)
+                result = self._trainer.evaluate(arrays, site)
             else:
                 settings = Settings.of(terms.config)
-                result = self._trainer.train(arrays, self._site, settings)
+                result = self._trainer.train(arrays, site, settings)
                 self.manifest.check_deltas(result.deltas, "the task's update")
         except PeerError as error:  # the task's own fault, not the gateway's
             raise Refused(pb.REASON_TASK_FAILED, str(error)) from error
@@ -131,6 +164,21 @@ class Update:
         metrics = self._trainer.declared(phase)
         layout = MessageLayout(self.manifest, metrics, phase)
         return PhaseLayout(layout, self.manifest.layout_digest(metrics))
+
+
+def _plain(config: Mapping[str, object]) -> dict[str, bool | int | float | str]:
+    """Return what of a round's config user code may see: everything but raw bytes."""
+    return {k: v for k, v in config.items() if isinstance(v, bool | int | float | str)}
+
+
+def _difference(own: Manifest, theirs: Manifest) -> str:
+    """Return the first array in which two manifests differ, as words."""
+    forms = [{e.name: f"{e.dtype} {list(e.shape)}" for e in m.entries} for m in (own, theirs)]
+    for name in sorted(forms[0].keys() | forms[1].keys()):
+        mine, yours = (form.get(name, "nothing") for form in forms)
+        if mine != yours:
+            return f"the model's array {name!r}: this app has {mine}, the run {yours}"
+    return "the run lists the model's arrays in another order than this app"
 
 
 def clipped(deltas: Mapping[str, NDArray[Any]], bound: float | None) -> Mapping[str, NDArray[Any]]:

@@ -68,6 +68,8 @@ class Site:
     """Number that keys this client's random streams; None is the partition, or 0."""
     seed: int = 0
     round: int = 0
+    settings: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """The config of this round, as the server gave it to everybody."""
 
     def __post_init__(self) -> None:
         """Check that the partition is one of the partitions."""
