@@ -55,9 +55,9 @@ def distinct_roster(entries: Sequence[RosterEntry]) -> None:
     ids = [entry.id for entry in entries]
     prints = [entry.fingerprint for entry in entries]
     public = [key for entry in entries for key in (entry.mask_pk, entry.seal_pk)]
-    for what, values in (("id", ids), ("certificate", prints), ("key", public)):
+    for what, values in (("an id", ids), ("a certificate", prints), ("a key", public)):
         if len(set(values)) != len(values):
-            raise Refused(pb.REASON_ROSTER, f"a {what} occurs twice in the roster")
+            raise Refused(pb.REASON_ROSTER, f"{what} occurs twice in the roster")
 
 
 def own_entry(entries: Sequence[RosterEntry], own: RosterEntry) -> int:

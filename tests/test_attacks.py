@@ -312,9 +312,9 @@ def _with_a_forged_vote(ballots: dict[int, pb.Vote]) -> list[pb.CountedVote]:
     return [*four, pb.CountedVote(position=5, signature=four[0].signature)]
 
 
-def _with_the_vote_of_an_outsider(ballots: dict[int, pb.Vote]) -> list[pb.CountedVote]:
-    four = _short_of_quorum(ballots)
-    return [*four, pb.CountedVote(position=6, signature=four[0].signature)]
+def _with_the_vote_of_a_lost_member(ballots: dict[int, pb.Vote]) -> list[pb.CountedVote]:
+    """It is corrupt, and votes for the set that it is not in."""
+    return [*_short_of_quorum(ballots), pb.CountedVote(position=6, signature=ballots[6].signature)]
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def _with_the_vote_of_an_outsider(ballots: dict[int, pb.Vote]) -> list[pb.Counte
         (_short_of_quorum, "4 votes, the quorum is 5"),
         (_with_a_repeated_vote, "two votes"),
         (_with_a_forged_vote, "not for this survivor set"),
-        (_with_the_vote_of_an_outsider, "no survivor"),
+        (_with_the_vote_of_a_lost_member, "no survivor"),
     ],
 )
 def test_a_server_without_a_quorum_of_distinct_survivors_gets_no_share(
@@ -331,6 +331,9 @@ def test_a_server_without_a_quorum_of_distinct_survivors_gets_no_share(
 ) -> None:
     game = Game(7).to_masked(lost=[6])
     ballots = game.ballots(game.server.end_uploads())
+    u2, u = (hashlib.sha256(bitmap(range(size), 7)).digest() for size in (7, 6))
+    signature = keys.sign(game.people[6].signing, "survivors", game.server.ctx, u2, u)
+    ballots[6] = pb.Vote(signature=signature)
     refuses(pb.REASON_VOTES, lambda: game.members[0].votes(pb.Votes(votes=votes(ballots))), words)
 
 

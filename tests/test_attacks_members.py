@@ -20,7 +20,7 @@ from umbel.protocol.context import bitmap
 from umbel.protocol.entropy import os_entropy
 from umbel.protocol.errors import TooFewMembers, VoidRound
 from umbel.protocol.keys import KeyPair
-from umbel.tests.actors import Game, identity, names, signed_keys, verified
+from umbel.tests.actors import PARAMS, Game, agreed, identity, names, signed_keys, verified
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -188,6 +188,16 @@ def test_votes_that_are_forged_doubled_or_of_outsiders_are_refused_by_name() -> 
     assert not game.server.has_quorum
     with pytest.raises(TooFewMembers, match="1 votes, the quorum is 4"):
         game.server.quorum()
+
+
+def test_losses_beyond_the_tolerance_or_the_floor_end_before_anybody_votes() -> None:
+    with pytest.raises(TooFewMembers, match="7 members tolerate 2 losses"):
+        Game(7).to_shared(silent=[4, 5, 6])
+    with pytest.raises(TooFewMembers, match="7 members tolerate 2 losses"):
+        Game(7).to_masked(lost=[4, 5, 6]).server.end_uploads()
+    floor = agreed(replace(PARAMS, min_survivors=6))
+    with pytest.raises(TooFewMembers, match="5 survivors, at least 6"):
+        Game(7, terms=floor).to_masked(lost=[5, 6]).server.end_uploads()
 
 
 def test_a_vote_for_another_set_does_not_count_towards_this_one() -> None:

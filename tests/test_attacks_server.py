@@ -252,6 +252,7 @@ def test_a_vector_that_arrives_after_the_survivors_froze_is_in_no_sum(tmp_path: 
         stage.link.tap = tap
         stage.play()
         assert len(kept) == 1
+        assert _events(stage, "expelled") == []  # being late breaks no rule
         assert stage.indices(stage.records[0].survivors) == (0, 1, 3, 4)
         matches(stage, 1, [0, 1, 3, 4], 5)
 

@@ -235,6 +235,20 @@ def test_a_journal_refuses_each_second_step_also_after_a_restart(
     assert order == ["keyed", "masked", "voted", "released"]
 
 
+def test_a_journal_refuses_what_is_closed_and_what_is_not_its_turn(
+    open_gateway: Callable[..., Gateway],
+) -> None:
+    gateway = open_gateway()
+    play = Play(gateway, gateway.terms()).to_votes()
+    journal, ctx = gateway.journals[0], play.server.ctx
+    with pytest.raises(Refused, match="before its Voted"):
+        journal.write(records.Released(bytes(32)))
+    play.close()
+    with pytest.raises(Refused, match="which is closed"):
+        journal.write(records.Released(ctx))
+    assert gateway.journal_path(0).read_text().splitlines()[-1].startswith("closed")
+
+
 @pytest.mark.parametrize(
     ("trip", "kind"), [("keys", 1), ("masked", 2), ("votes", 3), ("releases", 4)]
 )

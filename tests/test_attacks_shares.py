@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from umbel.protocol import keys, shamir
 from umbel.protocol import messages_pb2 as pb
+from umbel.protocol.context import RosterEntry, bitmap
 from umbel.protocol.errors import PeerError
 from umbel.tests.actors import SPLIT, TOTAL, Game, agreed, identity, refuses
 
@@ -106,6 +107,16 @@ def test_a_server_that_reflects_a_members_own_blob_gives_it_nothing_to_hold() ->
     changed.blobs[1].CopyFrom(mine)
     game.mask(0, changed)
     assert place not in game.members[0]._held
+
+
+def test_a_server_that_drops_share_senders_far_away_gets_no_vector() -> None:
+    """On a ring all of the member's own neighbours may be there, and too many others not."""
+    game = Game(40)  # k = 14, D = 4
+    step = game.members[0].roster(game.gather()[0])
+    assert len(step.message.shares.blobs) == 14
+    far = set(range(10, 15))
+    inbox = pb.Inbox(u2=bitmap(set(range(40)) - far, 40), blobs=step.message.shares.blobs)
+    refuses(pb.REASON_SHARES, lambda: game.mask(0, inbox), "5 of 40 sent no shares")
 
 
 def test_a_server_that_spoils_too_many_blobs_gets_no_vector() -> None:
@@ -253,13 +264,39 @@ def test_a_blob_under_the_right_key_opens_for_nothing_else_than_it_was_sealed_fo
     field: str,
 ) -> None:
     """All of it is authenticated: a server that changes what surrounds a blob breaks it."""
-    blob = _sealed_by_hand(3, MASK, SEED, (*HASHES, 3))
+    blob = keys.seal(KEY, ctx=CTX, src=SRC, dst=DST, x=3, mask_share=MASK, seed_share=SEED)
     options: dict[str, object] = {"ctx": CTX, "src": SRC, "dst": DST, "x": 3}
     options |= {"mask_hash": HASHES[0], "seed_hash": HASHES[1]}
     old = options[field]
     options[field] = 4 if isinstance(old, int) else bytes(len(SRC if old in {SRC, DST} else KEY))
     with pytest.raises(PeerError, match="does not open"):
         keys.unseal(KEY, blob, **options)  # type: ignore[arg-type]
+
+
+def test_a_signature_or_a_secret_of_one_purpose_serves_no_other() -> None:
+    """Their fields can be alike in number and length: the label tells them apart."""
+    who, fields = identity(0), (CTX, SRC, KEY, KEY)
+    signed = keys.sign(who.signing, "keys", *fields)
+    public = who.signing.public_key()
+    assert keys.verify(public, signed, "keys", *fields)
+    assert not keys.verify(public, signed, "masked", *fields)
+    assert keys.pair_key(KEY, CTX, *sorted((SRC, DST))) != keys.seal_key(
+        KEY, CTX, *sorted((SRC, DST))
+    )
+
+
+def test_a_server_that_turns_the_ring_for_one_member_gets_no_vector_of_it() -> None:
+    """The same entries in another order are another roster: ctx has its root."""
+    game = Game(6)
+    rosters = game.gather()
+    entries = RosterEntry.unpack_all(rosters[0].entries)
+    rosters[0].entries = b"".join(one.pack() for one in [*entries[1:], entries[0]])
+    game.deal(rosters, silent=[0])
+    everybody = _copy(game.inboxes[1])
+    everybody.u2 = b"\x3f"
+    del everybody.blobs[:]
+    everybody.blobs.extend(game.server._blob(v, 0) for v in game.around(0))
+    refuses(pb.REASON_SHARES, lambda: game.mask(0, everybody), "0 good blobs")
 
 
 @pytest.mark.parametrize("points", [[1, 2, 2], [0, 1, 2], [1, 2, 255]])
