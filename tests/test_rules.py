@@ -68,7 +68,7 @@ def test_a_distinct_roster_passes() -> None:
 )
 def test_nothing_occurs_twice(second: RosterEntry, what: str) -> None:
     roster = [entry(1), second, entry(3)]
-    refuses(pb.REASON_ROSTER, lambda: rules.distinct_roster(roster), f"a {what} occurs twice")
+    refuses(pb.REASON_ROSTER, lambda: rules.distinct_roster(roster), f"{what} occurs twice")
 
 
 def test_the_own_entry_stands_where_it_stands() -> None:
