@@ -26,7 +26,7 @@ from . import pipe
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Malformed, Refused, UmbelError
 from ..protocol.manifest import Manifest
-from ..strategies.app import AppRef, load_task
+from ..strategies.app import AppRef, load_trainer
 from ..strategies.task import Task
 from ..strategies.trainer import Settings, TaskTrainer, TrainResult
 
@@ -74,7 +74,7 @@ class InProcess:
     def __init__(self, app: AppRef | Task) -> None:
         """Import the task and build its model."""
         with boundary():
-            self._trainer = TaskTrainer(app if isinstance(app, Task) else load_task(app))
+            self._trainer = TaskTrainer(app) if isinstance(app, Task) else load_trainer(app)
 
     def arrays(self, seed: int = 0) -> dict[str, NDArray[Any]]:
         """Return the initial model of a run with this seed."""

@@ -1,0 +1,154 @@
+"""Where an app's code and settings are: the app directory and its pyproject.toml.
+
+An app is a Flower app. `[tool.umbel] task` names the task as `package.module:attribute`, a `Task`
+or a subclass of it. The settings of a run are `[tool.flwr.app.config]` (what Flower calls the
+run-config) with `[tool.umbel]` over it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .task import Task
+from .trainer import TaskTrainer
+from ..protocol.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import ModuleType
+
+    from .trainer import Trainer
+
+COMPONENT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class AppRef:
+    """A directory to import from, and `package.module:attribute` of the task in it."""
+
+    directory: Path
+    component: str
+    settings: Mapping[str, bool | int | float | str] = field(default_factory=dict, compare=False)
+    """The run-config with `[tool.umbel]` over it; nested tables joined by dots."""
+
+    def __post_init__(self) -> None:
+        """Make the directory absolute and check the form of the component."""
+        object.__setattr__(self, "directory", self.directory.resolve())
+        if not COMPONENT.fullmatch(self.component):
+            raise SettingsError("tool.umbel.task", "'package.module:attribute'", self.component)
+
+    @classmethod
+    def read(cls, directory: Path) -> AppRef:
+        """Return the app of a directory, from its pyproject.toml.
+
+        Raises:
+            SettingsError: There is none, it is no TOML, or it names no task.
+        """
+        file = directory / "pyproject.toml"
+        try:
+            document = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SettingsError(str(file), "an app's pyproject.toml", error.strerror) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SettingsError(str(file), "valid TOML", str(error)) from error
+        own = _table(document, file, "tool", "umbel")
+        if not isinstance(own.get("task"), str):
+            raise SettingsError(
+                f"{file}: tool.umbel.task", "'package.module:attribute'", own.get("task")
+            )
+        config = _table(document, file, "tool", "flwr", "app", "config")
+        settings = dict(_flat(config, f"{file}: tool.flwr.app.config", ""))
+        settings |= _flat(own, f"{file}: tool.umbel", "")
+        return cls(directory, str(settings.pop("task")), settings)
+
+
+def load_task(ref: AppRef) -> Task:
+    """Import the app's module, in this process, and return its task.
+
+    Raises:
+        SettingsError: The attribute is missing or no task, or another app's module of that name is
+            loaded already. What the module itself raises passes through.
+    """
+    return _task(_load(ref), ref)
+
+
+def load_trainer(ref: AppRef) -> Trainer:
+    """Import the app's module and return what trains: its task's trainer, or one of its own.
+
+    What is no task may bring a trainer by a method `umbel_trainer()`: a wrapped Flower app does.
+
+    Raises:
+        SettingsError: As `load_task`.
+    """
+    found = _load(ref)
+    own = getattr(found, "umbel_trainer", None)
+    if own is not None and not isinstance(found, type):
+        made: Trainer = own()
+        return made
+    return TaskTrainer(_task(found, ref))
+
+
+def _load(ref: AppRef) -> Any:
+    """Import the module and return the attribute that the component names."""
+    module_name, _, attribute = ref.component.partition(":")
+    if str(ref.directory) not in sys.path:
+        sys.path.insert(0, str(ref.directory))
+    module = importlib.import_module(module_name)
+    _check_origin(module, ref)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise SettingsError(f"task {ref.component}", f"an attribute {part!r}", "none")
+        found = getattr(found, part)
+    return found
+
+
+def _task(found: Any, ref: AppRef) -> Task:
+    """Return what was found as a task."""
+    if isinstance(found, type) and issubclass(found, Task):
+        found = found()
+    if not isinstance(found, Task):
+        raise SettingsError(f"task {ref.component}", "a umbel.Task", type(found).__name__)
+    return found
+
+
+def _check_origin(module: ModuleType, ref: AppRef) -> None:
+    """Raise unless the module lies in the app's directory."""
+    file = getattr(module, "__file__", None)
+    if file is None or not Path(file).resolve().is_relative_to(ref.directory):
+        raise SettingsError(
+            f"task {ref.component}",
+            f"a module in {ref.directory}",
+            file,
+            "another package of this name comes first; rename the app's package",
+        )
+
+
+def _table(document: Mapping[str, Any], file: Path, *path: str) -> Mapping[str, Any]:
+    """Return a nested table, empty if it is absent."""
+    found: Any = document
+    for key in path:
+        found = found.get(key, {})
+        if not isinstance(found, dict):
+            raise SettingsError(f"{file}: {'.'.join(path)}", "a table", found)
+    table: Mapping[str, Any] = found
+    return table
+
+
+def _flat(
+    table: Mapping[str, Any], where: str, prefix: str
+) -> Iterator[tuple[str, bool | int | float | str]]:
+    """Yield the values of a table, nested keys joined by dots."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, where, f"{prefix}{key}.")
+        elif isinstance(value, bool | int | float | str):
+            yield f"{prefix}{key}", value
+        else:
+            raise SettingsError(f"{where}.{prefix}{key}", "a number, a text or a flag", value)
