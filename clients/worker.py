@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import pipe
-from .app import AppRef
 from .child import InProcess, boundary
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Malformed, Refused, reason_text
+from ..strategies.app import AppRef
 from ..strategies.task import Site
 from ..strategies.trainer import Settings, TrainResult
 

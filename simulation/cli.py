@@ -20,7 +20,8 @@ from ..protocol.errors import SettingsError
 
 if TYPE_CHECKING:
     from .federation import Result
-    from .run import Plan, Value
+    from .run import Plan
+    from ..server.run_config import Value
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

@@ -1,29 +1,26 @@
 """`simulate`: from an app or a task and a few numbers to a finished run.
 
 The settings come, in falling precedence, from the caller (the flags of `umbel simulate`), from
-`[tool.umbel]` of the app, from `[tool.flwr.app.config]`, and from the defaults of `KEYS`.
+`[tool.umbel]` of the app, from `[tool.flwr.app.config]`, and from the defaults of
+server/run_config.py.
 """
 
 from __future__ import annotations
 
-import secrets
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .drops import parse
 from .federation import Federation, Result
-from ..clients.app import AppRef
 from ..clients.child import Child, InProcess
 from ..protocol.errors import SettingsError
-from ..protocol.plan import Params
-from ..server.settings import RunSettings
+from ..server.run_config import Value, new_run_id, run_settings, tables
+from ..strategies.app import AppRef
 from ..strategies.fedavg import FedAvg
 from ..strategies.places import umbel_home
 from ..strategies.task import Task
-from ..strategies.trainer import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,34 +29,7 @@ if TYPE_CHECKING:
     from .link import Link
     from ..clients.policy import Policy
     from ..server.ledger import RoundRecord
-
-Value = bool | int | float | str
-
-KEYS: dict[str, Value] = {
-    "clients": 5,
-    "rounds": 10,
-    "seed": 0,
-    "cohort": 0,
-    "attempts": 1,
-    "deadline": 600.0,
-    "trip": 60.0,
-    "value-range": 1.0,
-    "weight-cap": 1024,
-    "min-members": 3,
-    "min-survivors": 3,
-    "alpha": 0.1,
-    "delta": 0.1,
-    "server-learning-rate": 1.0,
-}
-"""Settings of a run with their defaults; any other key is the task's own and enters `config`.
-
-`cohort` 0 means every client. The two floors are the simulator's, 3; a device's own defaults
-are 5 and 4.
-"""
-
-
-TRAINING = ("lr", "local-epochs", "batch-size")
-"""Keys of `config` that change how a task trains."""
+    from ..server.settings import RunSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +119,9 @@ def plan(app: Path | str | Task, options: Options | None = None) -> Plan:
     if not isinstance(app, Path | str | Task):
         raise SettingsError("app", "an app directory or a umbel.Task", type(app).__name__)
     known = app if isinstance(app, Task) else AppRef.read(Path(app))
-    table, config = _settings(known, asked)
-    settings = _run_settings(table, config, asked, _name(known))
+    table, config = tables(known.settings if isinstance(known, AppRef) else {}, _given(asked))
+    run = asked.run or new_run_id(_name(known))
+    settings = run_settings(table, config, run=run, secure=asked.secure)
     clients, least = int(table["clients"]), max(int(table["cohort"]), settings.params.min_members)
     if clients < least:
         raise SettingsError("clients", f"at least {least}, for a cohort of that size", clients)
@@ -164,65 +135,16 @@ def plan(app: Path | str | Task, options: Options | None = None) -> Plan:
     )
 
 
-def _settings(app: AppRef | Task, asked: Options) -> tuple[dict[str, Value], dict[str, Value]]:
-    """Return the run's own settings and the task's configuration, by precedence."""
-    own: Mapping[str, Value] = app.settings if isinstance(app, AppRef) else {}
-    for key in asked.settings or {}:
-        if key not in (known := {*KEYS, *TRAINING, *own}):
-            raise SettingsError("run-config", f"one of {', '.join(sorted(known))}", key)
-    given: dict[str, Value] = {**own, **(asked.settings or {})}
+def _given(asked: Options) -> dict[str, Value]:
+    """Return what the caller says: the named options over the settings by key."""
+    given = dict(asked.settings or {})
     for name in ("clients", "rounds", "seed"):
         value = getattr(asked, name)
         if value is not None:
             given[name] = value
-    table = dict(KEYS)
-    for key, default in KEYS.items():
-        if key in given:
-            table[key] = _typed(key, given.pop(key), default)
-    config = {**given, "seed": table["seed"]}
-    Settings.of(config)  # what no client could train with ends here and not at every client
-    return table, config
-
-
-def _typed(key: str, value: Value, default: Value) -> Value:
-    """Return a setting in the type of its default; an integer may stand for a float."""
-    if isinstance(default, float) and type(value) is int:
-        return float(value)
-    if type(value) is not type(default):
-        raise SettingsError(key, type(default).__name__, value)
-    return value
-
-
-def _run_settings(
-    table: Mapping[str, Value], config: Mapping[str, Value], asked: Options, name: str
-) -> RunSettings:
-    params = Params(
-        alpha=float(table["alpha"]),
-        delta=float(table["delta"]),
-        value_range=float(table["value-range"]),
-        weight_cap=int(table["weight-cap"]),
-        min_members=int(table["min-members"]),
-        min_survivors=int(table["min-survivors"]),
-    )
-    return RunSettings(
-        run=asked.run or f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        rounds=int(table["rounds"]),
-        scheme="A" if asked.secure else "plain",
-        params=params,
-        config=config,
-        seed=int(table["seed"]),
-        cohort=int(table["cohort"]) or None,
-        deadline=float(table["deadline"]),
-        trip=float(table["trip"]),
-        attempts=int(table["attempts"]),
-    )
+    return given
 
 
 def _name(app: AppRef | Task) -> str:
-    """Return what the run's id begins with: the app's directory, or the task's class.
-
-    An id is at most 64 characters long and begins with a letter or digit.
-    """
-    text = app.directory.name if isinstance(app, AppRef) else type(app).__name__
-    plain = "".join(c for c in text if c.isascii() and (c.isalnum() or c in "-_"))
-    return plain.lstrip("-_")[:40] or "run"
+    """Return what the run's id begins with: the app's directory, or the task's class."""
+    return app.directory.name if isinstance(app, AppRef) else type(app).__name__

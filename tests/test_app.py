@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from umbel.clients.app import AppRef, load_task
 from umbel.protocol.errors import SettingsError
+from umbel.strategies.app import AppRef, load_task
 
 CODE = """
 from umbel.strategies.task import Task

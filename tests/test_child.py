@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from umbel.clients.app import AppRef
 from umbel.clients.child import Child, ChildDied, InProcess
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import Malformed, Refused
+from umbel.strategies.app import AppRef
 from umbel.strategies.task import Site
 from umbel.strategies.trainer import Settings, TrainResult
 
@@ -212,7 +212,7 @@ def test_a_task_that_does_not_load_is_a_refusal(
 def test_an_answer_that_no_message_can_hold_is_a_refusal(ref: AppRef) -> None:
     with Child(AppRef(ref.directory, "child_app:Complex")) as own:
         for _ in range(2):  # nothing was written of the first: the pipe is still in step
-            with pytest.raises(Refused, match="task failed: .*complex128") as caught:
+            with pytest.raises(Refused, match=r"task failed: .*complex128") as caught:
                 own.arrays()
             assert not isinstance(caught.value, ChildDied)
 
@@ -230,7 +230,7 @@ def test_messages_are_bounded_both_ways(ref: AppRef, capfd: pytest.CaptureFixtur
 def test_a_child_dies_with_its_parent(ref: AppRef) -> None:
     program = (
         "import sys, threading; from pathlib import Path\n"
-        "from umbel.clients.app import AppRef; from umbel.clients.child import Child\n"
+        "from umbel.strategies.app import AppRef; from umbel.clients.child import Child\n"
         "from umbel.strategies.task import Site; from umbel.strategies.trainer import Settings\n"
         f"child = Child(AppRef(Path({str(ref.directory)!r}), 'child_app:Points'))\n"
         "start = child.arrays(); print(child.pid, flush=True)\n"

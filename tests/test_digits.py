@@ -10,8 +10,8 @@ import pytest
 from flwr.common.config import validate_config
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
-from umbel.clients.app import AppRef, load_task
 from umbel.clients.child import Child
+from umbel.strategies.app import AppRef, load_task
 from umbel.strategies.task import Site, Task
 from umbel.strategies.trainer import Settings
 

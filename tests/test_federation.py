@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import umbel
-from umbel.clients.app import AppRef
 from umbel.clients.child import InProcess
 from umbel.clients.policy import Policy
 from umbel.protocol.certificates import Authority
@@ -19,6 +18,7 @@ from umbel.protocol.manifest import Manifest
 from umbel.server.run_directory import RunDirectory
 from umbel.simulation.federation import FEDERATION, Federation, node_id, own_policy
 from umbel.simulation.run import plan
+from umbel.strategies.app import AppRef
 from umbel.tests.apps import naughty
 
 if TYPE_CHECKING:

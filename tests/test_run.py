@@ -11,8 +11,9 @@ import pytest
 import umbel
 from umbel.clients.policy import Policy
 from umbel.protocol.errors import SettingsError, TooFewMembers
+from umbel.server.run_config import KEYS, TRAINING
 from umbel.server.run_directory import RunDirectory
-from umbel.simulation.run import KEYS, TRAINING, plan
+from umbel.simulation.run import plan
 
 if TYPE_CHECKING:
     from pathlib import Path

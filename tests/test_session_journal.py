@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from umbel.clients.app import AppRef
 from umbel.clients.child import Child, InProcess
 from umbel.clients.journal import FileJournal
 from umbel.protocol import journal as records
@@ -16,6 +15,7 @@ from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.canonical import settings_to_pb
 from umbel.protocol.errors import Malformed, StateError
 from umbel.protocol.verification import Verifier
+from umbel.strategies.app import AppRef
 from umbel.tests.handmade import (
     NOW,
     Gateway,

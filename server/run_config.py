@@ -1,0 +1,122 @@
+"""The settings of a run by name: what an app, a flag or Flower's run-config may say.
+
+One table for the simulator and for a ServerApp. Precedence: the caller (flags, run-config
+overrides), then `[tool.umbel]` of the app, then `[tool.flwr.app.config]`, then `KEYS`. What is
+in no table here is the task's own and enters every round's `config`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from .settings import RunSettings
+from ..protocol.errors import SettingsError
+from ..protocol.plan import Params
+from ..strategies.trainer import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Value = bool | int | float | str
+
+KEYS: dict[str, Value] = {
+    "clients": 5,
+    "rounds": 10,
+    "seed": 0,
+    "cohort": 0,
+    "attempts": 1,
+    "deadline": 600.0,
+    "trip": 60.0,
+    "value-range": 1.0,
+    "weight-cap": 1024,
+    "min-members": 3,
+    "min-survivors": 3,
+    "alpha": 0.1,
+    "delta": 0.1,
+    "server-learning-rate": 1.0,
+}
+"""Settings of a run with their defaults.
+
+`cohort` 0 means every client. The two floors are the simulator's and `umbel up`'s, 3; a
+device's own defaults are 5 and 4.
+"""
+
+TRAINING = ("lr", "local-epochs", "batch-size")
+"""Keys of `config` that change how a task trains."""
+
+
+def tables(
+    own: Mapping[str, Value], given: Mapping[str, Value]
+) -> tuple[dict[str, Value], dict[str, Value]]:
+    """Return the run's settings, and the task's configuration.
+
+    Args:
+        own: What the app's pyproject.toml says.
+        given: What the caller says; it may name keys of `KEYS`, `TRAINING` and `own` only.
+
+    Raises:
+        SettingsError: A key is unknown, or a value has another type or lies outside its range.
+    """
+    known = {*KEYS, *TRAINING, *own}
+    for key in given:
+        if key not in known:
+            raise SettingsError("run-config", f"one of {', '.join(sorted(known))}", key)
+    merged: dict[str, Value] = {**own, **given}
+    table = dict(KEYS)
+    for key, default in KEYS.items():
+        if key in merged:
+            table[key] = _typed(key, merged.pop(key), default)
+    config = {**merged, "seed": table["seed"]}
+    Settings.of(config)  # what no client could train with ends here and not at every client
+    return table, config
+
+
+def run_settings(
+    table: Mapping[str, Value], config: Mapping[str, Value], *, run: str, secure: bool
+) -> RunSettings:
+    """Return the settings of a run from the two tables.
+
+    Raises:
+        SettingsError: A value lies outside its range.
+    """
+    params = Params(
+        alpha=float(table["alpha"]),
+        delta=float(table["delta"]),
+        value_range=float(table["value-range"]),
+        weight_cap=int(table["weight-cap"]),
+        min_members=int(table["min-members"]),
+        min_survivors=int(table["min-survivors"]),
+    )
+    return RunSettings(
+        run=run,
+        rounds=int(table["rounds"]),
+        scheme="A" if secure else "plain",
+        params=params,
+        config=config,
+        seed=int(table["seed"]),
+        cohort=int(table["cohort"]) or None,
+        deadline=float(table["deadline"]),
+        trip=float(table["trip"]),
+        attempts=int(table["attempts"]),
+    )
+
+
+def new_run_id(name: str) -> str:
+    """Return an id for a run of the app `name`: name, UTC time and two random bytes.
+
+    An id is at most 64 characters long and begins with a letter or digit.
+    """
+    plain = "".join(c for c in name if c.isascii() and (c.isalnum() or c in "-_"))
+    start = plain.lstrip("-_")[:40] or "run"
+    return f"{start}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def _typed(key: str, value: Value, default: Value) -> Value:
+    """Return a setting in the type of its default; an integer may stand for a float."""
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if type(value) is not type(default):
+        raise SettingsError(key, type(default).__name__, value)
+    return value
