@@ -10,6 +10,8 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     Run = Callable[..., Iterable[Measurement]]
 
 _NOT_BENCHMARKS = {"cli", "record"}
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Read when numpy and torch are loaded: figures are those of one thread."""
 
 
 def names() -> dict[str, str]:
@@ -59,6 +63,7 @@ class Benchmarks(TyperGroup):
 
 def command(name: str) -> click.Command:
     """Import the benchmark `name` and return its command: its own options and `--json`."""
+    os.environ |= dict.fromkeys(_THREADS, "1")
     module = importlib.import_module(f".{name}", __package__)
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     # Typer would evaluate it too, and modules import its type for the type checker only.
@@ -79,7 +84,10 @@ def _reporting(run: Run) -> Callable[..., None]:
     def report(*, as_json: bool, **options: object) -> None:
         for measurement in run(**options):
             line = measurement.line()
+            if measurement.absent is not None:
+                print(f"umbel bench: {line['case']}: {measurement.absent}", file=sys.stderr)
             typer.echo(json.dumps(line) if as_json else _row(line))
+            sys.stdout.flush()
             keep(measurement)
 
     return report

@@ -32,6 +32,24 @@ def proportional(process: int | str = "self") -> int:
     return _field(Path("/proc", str(process), "smaps_rollup"), "Pss")
 
 
+def session_members(leader: int) -> list[int]:
+    """Return the processes of a session, the leader's own and all that it started.
+
+    `setsid` makes the leader's process id the session's; a stat file names it after the command,
+    which stands in brackets and may hold anything.
+    """
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue  # it ended meanwhile
+        state, _, _, session = fields.rpartition(")")[2].split()[:4]
+        if int(session) == leader and state != "Z":
+            found.append(int(folder.name))
+    return found
+
+
 def _field(path: Path, name: str) -> int:
     """Return a field of a /proc file, which says kB and means KiB."""
     for line in path.read_text(encoding="ascii").splitlines():

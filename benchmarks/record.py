@@ -6,7 +6,8 @@ which yields one `Measurement` a case; a measurement prints as one JSON object o
 
     ratio     how many times better than the peer, so larger is better whatever the unit
     of_limit  the share of the limit that was reached; 1 is the limit
-    umbel     the median over `runs`; `worst` is the worst of them
+    umbel     the median over `runs`; `worst` is the worst of them; null where nothing could be
+              measured on this machine, which `absent` explains on stderr
 
 This module measures nothing itself.
 """
@@ -21,13 +22,15 @@ import statistics
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from .. import __version__
 from ..strategies.places import umbel_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+Figure = TypeVar("Figure")
 
 # Is more of this unit better? A unit that is not listed is refused, because `ratio` needs to know.
 MORE_IS_BETTER = {
@@ -48,35 +51,38 @@ class Measurement:
     bench: str
     case: str
     unit: str
-    samples: Sequence[float]
+    samples: Sequence[float] = ()
     peer: Sequence[float] = ()
     peer_name: str | None = None
     limit: float | None = None
     limit_name: str | None = None
+    absent: str | None = None
+    """Why there are no samples: what this machine lacks."""
 
     def __post_init__(self) -> None:
         """Refuse what could not be compared.
 
         Raises:
-            ValueError: An unknown unit, no sample, or a value that is not above zero.
+            ValueError: An unknown unit, a value that is not above zero, or no sample and no
+                reason why.
         """
         if self.unit not in MORE_IS_BETTER:
             raise ValueError(f"unit: expected one of {', '.join(MORE_IS_BETTER)}, got {self.unit}")
         values = [*self.samples, *self.peer, *([] if self.limit is None else [self.limit])]
-        if not self.samples or min(values) <= 0:
+        if bool(self.samples) is (self.absent is not None) or min(values, default=1.0) <= 0:
             raise ValueError(f"{self.bench} {self.case}: expected values above zero, got {values}")
 
     def line(self) -> dict[str, object]:
         """Return the JSON object of this measurement, rounded to four significant digits."""
         more = MORE_IS_BETTER[self.unit]
-        own = statistics.median(self.samples)
+        own = statistics.median(self.samples) if self.samples else None
         peer = statistics.median(self.peer) if self.peer else None
         return {
             "bench": self.bench,
             "case": self.case,
             "unit": self.unit,
             "umbel": _short(own),
-            "worst": _short(min(self.samples) if more else max(self.samples)),
+            "worst": _short((min if more else max)(self.samples, default=None)),
             "peer": _short(peer),
             "peer_name": self.peer_name,
             "limit": _short(self.limit),
@@ -87,14 +93,14 @@ class Measurement:
         }
 
 
-def interleave(calls: Mapping[str, Callable[[], float]], runs: int = 5) -> dict[str, list[float]]:
+def interleave(calls: Mapping[str, Callable[[], Figure]], runs: int = 5) -> dict[str, list[Figure]]:
     """Call each of `calls` once a round for `runs` rounds, so that a slow minute hits all alike.
 
     Args:
-        calls: Name to a function that measures once and returns its figure.
+        calls: Name to a function that measures once and returns its figure, or several.
         runs: Rounds; a published figure needs five.
     """
-    figures: dict[str, list[float]] = {name: [] for name in calls}
+    figures: dict[str, list[Figure]] = {name: [] for name in calls}
     for _ in range(runs):
         for name, call in calls.items():
             figures[name].append(call())
@@ -159,9 +165,9 @@ def _commit() -> str | None:
     return answer.stdout.strip()
 
 
-def _better(own: float, other: float | None, more: bool) -> float | None:
+def _better(own: float | None, other: float | None, more: bool) -> float | None:
     """Return how many times better `own` is than `other`."""
-    if other is None:
+    if own is None or other is None:
         return None
     return _short(own / other if more else other / own)
 
