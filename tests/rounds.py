@@ -156,6 +156,16 @@ def cast(count: int = 12) -> Cast:
     return Cast(count)
 
 
+TABLE = Fixed()
+
+
+@cache
+def _trainee(trainer: Fixed, index: int, members: int, allowed: Policy) -> Update:
+    """Return a device's half of the training; it keeps nothing between attempts."""
+    site = Site(partition=index, partitions=members)
+    return Update(trainer, site, allowed, entropy=os_entropy, seed=0)
+
+
 def settings(**changes: Any) -> RunSettings:
     """Return the settings of a run of one round without evaluation."""
     return replace(
@@ -206,7 +216,7 @@ class Stage:
         self.cast = cast()
         self.players = self.cast.players[:members]
         self.index = {p.node: i for i, p in enumerate(self.players)}
-        self.trainer = trainer or Fixed()
+        self.trainer = trainer or TABLE
         self.link = link or Link(drops, Still())
         self.log: list[str] = []
         self.records: list[RoundRecord] = []
@@ -231,7 +241,6 @@ class Stage:
     def session(self, index: int, own: Policy | None = None) -> Session:
         """Return a fresh session, with a fresh journal, of one member."""
         player, allowed = self.players[index], own or policy(self.run)
-        site = Site(partition=index, partitions=len(self.players))
         return Session(
             Device(
                 identity=player.identity,
@@ -239,7 +248,7 @@ class Stage:
                 verifier=player.verifier,
                 ca=self.cast.ca,
                 journal=MemoryJournal(),
-                update=Update(self.trainer, site, allowed, entropy=os_entropy, seed=0),
+                update=_trainee(self.trainer, index, len(self.players), allowed),
                 clock=lambda: NOW,
                 entropy=os_entropy,
                 log=lambda line: self.log.append(f"{index}: {line}"),

@@ -120,7 +120,8 @@ class Liar(Update):
 def test_a_wrong_message_voids_a_secure_round_and_is_named_in_a_plain_one(
     tmp_path: Path, scheme: str
 ) -> None:
-    with Stage(tmp_path, 5, settings(rounds=3, scheme=scheme)) as stage:
+    run = settings(rounds=3, scheme=scheme)
+    with Stage(tmp_path, 5, run, trainer=Fixed()) as stage:  # whose updates no other stage uses
         stage.sessions[2]._device.update.__class__ = Liar
         before = stage.coordinator.digest
         stage.play()
