@@ -108,6 +108,11 @@ class Session:
         self._ctx = NO_CTX
         self._vector: bytearray = bytearray()
 
+    @property
+    def start(self) -> pb.Start | None:
+        """The terms of the open attempt, one object for as long as it is open."""
+        return self._start
+
     # -- what comes in ----------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[Action]:
