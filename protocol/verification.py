@@ -1,8 +1,11 @@
-"""Verifying a member's signing certificate against the federation's pinned root.
+"""Verifying a node's certificates against the federation's pinned root.
+
+`member` judges the signing leaf that a message carries, `peer` the TLS leaf at the other end
+of a connection: gRPC lets a leaf without any EKU pass, and never looks again.
 
 Always by `cryptography.x509.verification`, with an explicit time and a policy of our own
 (the profile in certificates.py): chain to the pinned root, dates, CA flags and path lengths,
-then exactly one EKU (`SIGNING_OID`), exactly one URI, not a CA. Afterwards the URI's
+then exactly one EKU (`SIGNING_OID` or clientAuth), exactly one URI, not a CA. Afterwards the URI's
 federation is compared with the device's own, its id with the id that a message claims, and
 the key's type with the profile. `verify_directly_issued_by` alone checks neither dates nor
 the CA flag: a node's certificate could issue members.
@@ -18,8 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import (
     Criticality,
     ExtensionPolicy,
@@ -33,8 +38,10 @@ from .certificates import SIGNING_OID, fingerprint, split_uri
 from .errors import BadCertificate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
+
+    from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 
 MAX_DER = 4096  # a signing leaf is about 600 bytes
 _CACHE_LIMIT = 65536
@@ -51,6 +58,14 @@ class Member:
     id: bytes
     site: str
     public: Ed25519PublicKey
+    fingerprint: bytes
+    not_after: datetime
+
+
+class Peer(NamedTuple):
+    """Who is at the other end of a TLS connection: the id and the leaf that says so."""
+
+    id: bytes
     fingerprint: bytes
     not_after: datetime
 
@@ -72,6 +87,7 @@ class Verifier:
         self._issuing = list(issuing)
         self._federation = federation
         self._cache: dict[bytes, _Cached] = {}
+        self._peers: dict[bytes, tuple[Peer, datetime, datetime]] = {}
         self._revoked: set[bytes] = set()
 
     def revoke(self, ids: Iterable[bytes]) -> None:
@@ -106,19 +122,49 @@ class Verifier:
             raise BadCertificate(peer, "id of the message", member.id.hex(), claimed.hex())
         return member
 
+    def peer(self, certificate: bytes, now: datetime) -> Peer:
+        """Return the node whose TLS client certificate this is.
+
+        Args:
+            certificate: DER, or the PEM that gRPC's auth context gives.
+            now: An aware datetime.
+
+        Raises:
+            BadCertificate: With the cause.
+        """
+        if len(certificate) > 2 * MAX_DER:
+            raise BadCertificate("TLS certificate", "size", f"at most {MAX_DER} bytes", "more")
+        known = self._peers.get(certificate)
+        if known is None or not known[1] <= now <= known[2]:
+            known = self._verify_peer(certificate, now)
+            if len(self._peers) >= _CACHE_LIMIT:
+                self._peers.clear()
+            self._peers[certificate] = known
+        if known[0].id in self._revoked:
+            raise BadCertificate("TLS certificate", f"node {known[0].id.hex()} is revoked")
+        return known[0]
+
+    def _verify_peer(self, certificate: bytes, now: datetime) -> tuple[Peer, datetime, datetime]:
+        leaf = _load(certificate, "TLS certificate")
+        key = fingerprint(leaf.public_bytes(Encoding.DER))
+        peer = f"TLS certificate {key[:4].hex()}"
+        chain = self._chain(leaf, peer, now, _tls_leaf())
+        public = _public(leaf, peer)
+        if not isinstance(public, ec.EllipticCurvePublicKey) or public.curve.name != "secp256r1":
+            raise BadCertificate(peer, "TLS key", "P-256", "another kind")
+        found = Peer(self._node_id(leaf, peer), key, leaf.not_valid_after_utc)
+        return found, *_life(chain)
+
     def _verify(self, der: bytes, key: bytes, peer: str, now: datetime) -> _Cached:
-        try:
-            leaf = x509.load_der_x509_certificate(der)
-        except (ValueError, x509.InvalidVersion) as error:
-            raise BadCertificate(peer, "is no X.509 certificate") from error
-        chain = self._chain(leaf, peer, now)
+        leaf = _load(der, peer)
+        chain = self._chain(leaf, peer, now, _signing_leaf())
         node_id = self._node_id(leaf, peer)
         member = Member(node_id, _site(leaf, peer), _key(leaf, peer), key, leaf.not_valid_after_utc)
-        since = max(certificate.not_valid_before_utc for certificate in chain)
-        until = min(certificate.not_valid_after_utc for certificate in chain)
-        return _Cached(member, since, until)
+        return _Cached(member, *_life(chain))
 
-    def _chain(self, leaf: x509.Certificate, peer: str, now: datetime) -> list[x509.Certificate]:
+    def _chain(
+        self, leaf: x509.Certificate, peer: str, now: datetime, policy: ExtensionPolicy
+    ) -> list[x509.Certificate]:
         if now > leaf.not_valid_after_utc:
             raise BadCertificate(peer, f"expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
         if now < leaf.not_valid_before_utc:
@@ -129,9 +175,7 @@ class Verifier:
             .store(self._store)
             .time(now)
             .max_chain_depth(1 if self._issuing else 0)
-            .extension_policies(
-                ca_policy=ExtensionPolicy.webpki_defaults_ca(), ee_policy=_signing_leaf()
-            )
+            .extension_policies(ca_policy=ExtensionPolicy.webpki_defaults_ca(), ee_policy=policy)
             .build_client_verifier()
         )
         try:
@@ -150,6 +194,21 @@ class Verifier:
         return parts[1]
 
 
+def _load(certificate: bytes, peer: str) -> x509.Certificate:
+    pem = certificate.startswith(b"-----BEGIN")
+    load = x509.load_pem_x509_certificate if pem else x509.load_der_x509_certificate
+    try:
+        return load(certificate)
+    except (ValueError, x509.InvalidVersion) as error:
+        raise BadCertificate(peer, "is no X.509 certificate") from error
+
+
+def _life(chain: Sequence[x509.Certificate]) -> tuple[datetime, datetime]:
+    """Return from when to when every certificate of a chain is valid."""
+    since = max(certificate.not_valid_before_utc for certificate in chain)
+    return since, min(certificate.not_valid_after_utc for certificate in chain)
+
+
 def _cause(error: VerificationError) -> str:
     """Return what the library found, without the path by which it says so."""
     cause = str(error).split(" (encountered processing")[0]
@@ -164,11 +223,23 @@ def _cause(error: VerificationError) -> str:
 
 
 def _signing_leaf() -> ExtensionPolicy:
-    """Return the policy of a node signing leaf; without `_not_a_ca` a CA would pass as one."""
+    """Return the policy of a node signing leaf."""
+    return _leaf(_signs_messages)
+
+
+def _tls_leaf() -> ExtensionPolicy:
+    """Return the policy of a node TLS leaf."""
+    return _leaf(_is_a_client)
+
+
+def _leaf(
+    purpose: Callable[[Policy, x509.Certificate, x509.ExtendedKeyUsage], None],
+) -> ExtensionPolicy:
+    """Return the policy of a node's leaf; without `_not_a_ca` a CA would pass as one."""
     either = Criticality.AGNOSTIC
     return (
         ExtensionPolicy.permit_all()
-        .require_present(x509.ExtendedKeyUsage, either, _signs_messages)
+        .require_present(x509.ExtendedKeyUsage, either, purpose)
         .require_present(x509.SubjectAlternativeName, either, _one_uri)
         .require_present(x509.BasicConstraints, either, _not_a_ca)
         .require_present(x509.KeyUsage, either, _signs_only)
@@ -179,6 +250,12 @@ def _signs_messages(_: Policy, __: x509.Certificate, usage: x509.ExtendedKeyUsag
     if list(usage) != [SIGNING_OID]:
         got = ", ".join(oid.dotted_string for oid in usage)
         raise ValueError(f"wrong purpose, expected Umbel's signing OID only, got {got}")
+
+
+def _is_a_client(_: Policy, __: x509.Certificate, usage: x509.ExtendedKeyUsage) -> None:
+    if list(usage) != [ExtendedKeyUsageOID.CLIENT_AUTH]:
+        got = ", ".join(oid.dotted_string for oid in usage)
+        raise ValueError(f"wrong purpose, expected clientAuth only, got {got}")
 
 
 def _one_uri(_: Policy, __: x509.Certificate, names: x509.SubjectAlternativeName) -> None:
@@ -203,11 +280,15 @@ def _site(leaf: x509.Certificate, peer: str) -> str:
     return sites[0].value
 
 
-def _key(leaf: x509.Certificate, peer: str) -> Ed25519PublicKey:
+def _public(leaf: x509.Certificate, peer: str) -> CertificatePublicKeyTypes:
     try:
-        public = leaf.public_key()
+        return leaf.public_key()
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise BadCertificate(peer, "key cannot be read", "Ed25519", "another kind") from error
+        raise BadCertificate(peer, "key cannot be read", "a known kind", "another") from error
+
+
+def _key(leaf: x509.Certificate, peer: str) -> Ed25519PublicKey:
+    public = _public(leaf, peer)
     if not isinstance(public, Ed25519PublicKey):
         raise BadCertificate(peer, "signing key", "Ed25519", type(public).__name__)
     return public

@@ -1,6 +1,7 @@
 """Session messages from bytes, bounded: nothing a peer announces is believed before it is checked.
 
     parse_to_server, parse_to_client     bytes -> message, or `Malformed` naming the peer
+    parse_up, parse_down, parse_fetch    the same for what the gateway's methods carry
 
 Checked here: the size of the whole message, that exactly one body is set, the length of
 every fixed field, and the counts of repeated ones against the largest roster. What depends
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from . import messages_pb2 as pb
+from . import tickets
 from .context import ENTRY_BYTES
 from .errors import Malformed
 from .graph import MAX_DEGREE, MAX_MEMBERS
@@ -22,8 +24,12 @@ from .keys import BLOB_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from google.protobuf.message import Message
+
 MAX_MESSAGE = 2 << 20
 """Bytes of one session message: a roster of 1,250 with all its certificates fits."""
+MAX_ENVELOPE = MAX_MESSAGE + 64
+"""Bytes of one message with its numbers, as gRPC carries it."""
 MAX_CERTIFICATE = 4096
 MAX_RUN_ID = 128
 HASH, KEY, SIGNATURE = 32, 32, 64
@@ -62,9 +68,71 @@ def parse_to_client(data: bytes, peer: str = "gateway") -> pb.ToClient:
     return message
 
 
-def _decode(message: pb.ToServer | pb.ToClient, data: bytes, peer: str) -> None:
-    if len(data) > MAX_MESSAGE:
-        raise Malformed(peer, "message", f"at most {MAX_MESSAGE} bytes", len(data))
+def parse_up(data: bytes, peer: str) -> pb.Up:
+    """Return one message of a session's upward stream: `hello`, a message, or only an `ack`.
+
+    `hello` has the number 0, and on a resumed session the `ack` says what is to be sent again.
+
+    Raises:
+        Malformed: As in `parse_to_server`; the carried message itself is not looked into.
+    """
+    up = pb.Up()
+    _decode(up, data, peer, MAX_ENVELOPE)
+    _numbered(peer, up.seq, up.HasField("message"), up.message)
+    if up.HasField("hello"):
+        _run(peer, up.hello.run)
+        _within(peer, "hello.ticket, bytes", len(up.hello.ticket), tickets.MAX_BYTES)
+        _within(peer, "hello.certificate, bytes", len(up.hello.certificate), MAX_CERTIFICATE)
+    return up
+
+
+def parse_down(data: bytes, peer: str = "gateway") -> pb.Down:
+    """Return one message of a session's downward stream: `welcome`, a message, or only an `ack`.
+
+    Raises:
+        Malformed: As in `parse_up`.
+    """
+    down = pb.Down()
+    _decode(down, data, peer, MAX_ENVELOPE)
+    _numbered(peer, down.seq, down.HasField("message"), down.message)
+    if down.HasField("welcome") and not down.welcome.epoch:
+        raise Malformed(peer, "welcome.epoch", "1 or more", 0)
+    return down
+
+
+def parse_fetch(data: bytes, peer: str) -> pb.FetchRequest:
+    """Return the request for a published model's bytes from an offset on.
+
+    Raises:
+        Malformed: As in `parse_up`.
+    """
+    request = pb.FetchRequest()
+    _decode(request, data, peer, MAX_ENVELOPE)
+    _run(peer, request.run)
+    _exact(peer, "fetch.digest", request.digest, HASH)
+    return request
+
+
+def _numbered(peer: str, seq: int, carries: bool, message: bytes) -> None:
+    """Check that messages have a number, and nothing else has."""
+    if carries is not (seq > 0):
+        raise Malformed(peer, "seq", "1 or more with a message, 0 without", seq)
+    if carries:
+        _within(peer, "message, bytes", len(message), MAX_MESSAGE)
+
+
+def _run(peer: str, run: str) -> None:
+    _within(peer, "run, characters", len(run), MAX_RUN_ID)
+
+
+def _within(peer: str, what: str, value: int, limit: int) -> None:
+    if not 1 <= value <= limit:
+        raise Malformed(peer, what, f"1..{limit}", value)
+
+
+def _decode(message: Message, data: bytes, peer: str, limit: int = MAX_MESSAGE) -> None:
+    if len(data) > limit:
+        raise Malformed(peer, "message", f"at most {limit} bytes", len(data))
     try:
         message.ParseFromString(data)
     except DecodeError as error:

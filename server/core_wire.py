@@ -1,0 +1,239 @@
+"""Messages between the ServerApp and the core service, over the Unix socket `core.sock`.
+
+    u32 header bytes · u64 payload bytes · header (JSON object with `op`) · payload
+
+Numbers are little-endian. One connection serves one run, and begins with `open`. Ids and
+hashes are hex in headers. Byte counts: every event carries `bytes: {"up": n, "down": n}`, all
+that has passed the gateway for this run since the connection opened it: messages, frames of
+vectors, frames of models.
+
+| command, ServerApp to core | payload | answer |
+|---|---|---|
+| `open {run, scheme}` | | `opened {port, names, ca}` |
+| `tickets {nodes: [{id, tls_fingerprint}], seconds}` | | `tickets {tickets: {id: hex}}` |
+| `publish {digest}` | the model | |
+| `post {node}` | a ToClient | |
+| `sum {ctx, total, split, stall, plain}` | | |
+| `expect {node, y_hash}` | | `whole` or `bad`, in time |
+| `fold {node}`, `discard {node}` | | |
+| `unmask {signs: [1, -1, …]}` | the keys, 32 bytes each | |
+| `result {}` | | `result {}`, the sum |
+| `close_sum {}`, `goodbye {node?}` | | |
+
+`plain` is null where masks are on, else `{manifest, metrics, phase, members, value_range,
+weight_cap, max_norm}`: what the firewall needs. Commands of one connection are done in order.
+
+| event, core to ServerApp | payload |
+|---|---|
+| `joined {node, resumed}` | the signing certificate, DER |
+| `left {node}` | |
+| `message {node}` | a ToServer |
+| `whole {node}` | |
+| `bad {node, why, attack}` | |
+| `error {op, why}` | |
+
+After `opened` comes a `joined` for every session that is there already: a successor's view.
+`error` says that a command was refused; the connection goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..protocol.errors import Malformed
+from ..protocol.wire import MAX_MESSAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_HEADER = 1 << 20
+MAX_PAYLOAD = 1 << 36
+_SIZES = struct.Struct("<IQ")
+
+COMMANDS: Mapping[str, int] = {
+    **dict.fromkeys(("open", "tickets", "sum", "expect", "fold", "discard"), 0),
+    **dict.fromkeys(("result", "close_sum", "goodbye"), 0),
+    "publish": MAX_PAYLOAD,
+    "post": MAX_MESSAGE,
+    "unmask": 32 << 20,
+}
+"""Every command, and the most bytes of payload that come with it."""
+EVENTS: Mapping[str, int] = {
+    **dict.fromkeys(("opened", "tickets", "left", "whole", "bad", "error"), 0),
+    "joined": 4096,
+    "message": MAX_MESSAGE,
+    "result": MAX_PAYLOAD,
+}
+"""Every event and answer, and the most bytes of payload that come with it."""
+
+
+class Message(NamedTuple):
+    """One command or event."""
+
+    op: str
+    fields: Mapping[str, Any]
+    payload: bytearray
+
+
+def head(op: str, payload: int = 0, **fields: object) -> bytes:
+    """Return what goes before `payload` bytes.
+
+    Raises:
+        Malformed: The fields take more than `MAX_HEADER` bytes, or the payload too many.
+    """
+    text = json.dumps({"op": op, **fields}, separators=(",", ":"), allow_nan=False).encode()
+    _check("own message", len(text), payload, MAX_PAYLOAD)
+    return _SIZES.pack(len(text), payload) + text
+
+
+class Reader:
+    """Messages out of a stream, with memory taken only for what the table allows.
+
+        while message is None:
+            message = reader.filled(receive_into(reader.room()))
+
+    `room` is where the next bytes go, never beyond the message: one read may fill part of it.
+    """
+
+    def __init__(self, known: Mapping[str, int], peer: str) -> None:
+        """Read `COMMANDS` or `EVENTS`; `peer` is named in errors."""
+        self._known, self._peer = known, peer
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stage, self._sizes = 0, (0, 0)
+        self._fields: dict[str, Any] = {}
+        self._buffer, self._got = bytearray(_SIZES.size), 0
+
+    def room(self) -> memoryview:
+        """Return where the next bytes go; it is never empty."""
+        return memoryview(self._buffer)[self._got :]
+
+    @property
+    def between(self) -> bool:
+        """Say whether nothing of a next message has come: the stream may end here."""
+        return self._stage == 0 and self._got == 0
+
+    def filled(self, count: int) -> Message | None:
+        """Note that `count` bytes were written to `room`; return a message that is complete.
+
+        Raises:
+            Malformed: A size beyond its limit, or a header that says no known thing.
+        """
+        self._got += count
+        while self._got == len(self._buffer):
+            if self._stage == 0:
+                header, payload = _SIZES.unpack(self._buffer)
+                _check(self._peer, header, payload, MAX_PAYLOAD)
+                self._next(header)
+                self._sizes = header, payload
+            elif self._stage == 1:
+                self._fields = self._header()
+                self._next(self._sizes[1])
+            else:
+                message = Message(self._fields.pop("op"), self._fields, self._buffer)
+                self._begin()
+                return message
+        return None
+
+    def _next(self, size: int) -> None:
+        self._stage += 1
+        self._buffer, self._got = bytearray(size), 0
+
+    def _header(self) -> dict[str, Any]:
+        try:
+            fields = json.loads(self._buffer)
+        except (ValueError, RecursionError) as error:
+            raise Malformed(self._peer, "header", "JSON", type(error).__name__) from error
+        op = fields.get("op") if isinstance(fields, dict) else None
+        if not isinstance(op, str) or op not in self._known:
+            raise Malformed(self._peer, "op", f"one of {', '.join(self._known)}", repr(op)[:64])
+        _check(self._peer, 0, self._sizes[1], self._known[op])
+        return dict(fields)
+
+
+def _check(peer: str, header: int, payload: int, limit: int) -> None:
+    if header > MAX_HEADER:
+        raise Malformed(peer, "header", f"at most {MAX_HEADER} bytes", header)
+    if payload > limit:
+        raise Malformed(peer, "payload", f"at most {limit} bytes", payload)
+
+
+def text(message: Message, name: str, limit: int = 256) -> str:
+    """Return a field that is text of 1 to `limit` characters.
+
+    Raises:
+        Malformed: It is none; so do the others below.
+    """
+    value = message.fields.get(name)
+    if not isinstance(value, str) or not 1 <= len(value) <= limit:
+        raise Malformed("ServerApp", f"{message.op}.{name}", f"1..{limit} characters", _kind(value))
+    return value
+
+
+def octets(message: Message, name: str, length: int) -> bytes:
+    """Return a field that is `length` bytes in hex."""
+    return _octets(message.fields.get(name), f"{message.op}.{name}", length)
+
+
+def _octets(value: object, where: str, length: int) -> bytes:
+    try:
+        found = bytes.fromhex(value) if isinstance(value, str) else b""
+    except ValueError:
+        found = b""
+    if len(found) != length:
+        raise Malformed("ServerApp", where, f"{length} bytes in hex", _kind(value))
+    return found
+
+
+def node(message: Message) -> str:
+    """Return the field `node`, an id as 32 lower-case hex digits."""
+    return octets(message, "node", 16).hex()
+
+
+def count(message: Message, name: str, limit: int = MAX_PAYLOAD) -> int:
+    """Return a field that is an integer of 0 to `limit`."""
+    value = message.fields.get(name)
+    if type(value) is not int or not 0 <= value <= limit:
+        raise Malformed("ServerApp", f"{message.op}.{name}", f"0..{limit}", _kind(value))
+    return value
+
+
+def seconds(message: Message, name: str) -> float:
+    """Return a field that is a number of seconds, from 0 to a year."""
+    value = message.fields.get(name)
+    good = type(value) in {int, float} and 0 <= value <= 366 * 86400
+    if not good:
+        raise Malformed("ServerApp", f"{message.op}.{name}", "seconds up to a year", _kind(value))
+    return float(value)
+
+
+def bearers(message: Message) -> list[tuple[bytes, bytes]]:
+    """Return id and TLS fingerprint of each node that `tickets` names."""
+    nodes = message.fields.get("nodes")
+    if not isinstance(nodes, list) or not all(isinstance(item, dict) for item in nodes):
+        raise Malformed("ServerApp", "tickets.nodes", "a list of objects", _kind(nodes))
+    return [
+        (
+            _octets(item.get("id"), "tickets.nodes.id", 16),
+            _octets(item.get("tls_fingerprint"), "tickets.nodes.tls_fingerprint", 32),
+        )
+        for item in nodes
+    ]
+
+
+def signs(message: Message) -> list[int]:
+    """Return the signs of `unmask`, one for each 32 bytes of its payload."""
+    found = message.fields.get("signs")
+    if not isinstance(found, list) or not all(type(n) is int and n in {1, -1} for n in found):
+        raise Malformed("ServerApp", "unmask.signs", "a list of 1 and -1", _kind(found))
+    if 32 * len(found) != len(message.payload):
+        raise Malformed("ServerApp", "unmask", f"{len(found)} keys", f"{len(message.payload)} B")
+    return found
+
+
+def _kind(value: object) -> str:
+    """Say what came without repeating it: a header may hold a secret by mistake."""
+    return f"{value}" if type(value) in {int, float} else type(value).__name__
