@@ -43,6 +43,7 @@ BASE = (
     "umbel.strategies.numpy_task",
 )
 TORCH = (*BASE, "umbel.strategies.torch_task")
+FRAMEWORK = "torch"
 LIBRARIES = (
     "numpy",
     "cryptography.x509.verification",
@@ -77,13 +78,13 @@ def run(
     if runs < 1:
         raise SettingsError("--runs", "1 or more", runs)
     yield from _imports("base", BASE, (flower.CLIENT,), LIBRARIES, runs)
-    if find_spec("torch") is None:
+    if find_spec(FRAMEWORK) is None:
         reason = "torch is not installed; `pip install umbel[torch]`"
         yield Measurement(bench="footprint", case="torch/rss", unit="MiB", absent=reason)
         yield Measurement(bench="footprint", case="torch/import", unit="s", absent=reason)
     else:
-        with_torch = (flower.CLIENT, "torch"), (*LIBRARIES, "torch")
-        yield from _imports("torch", TORCH, *with_torch, runs)
+        peer, least = (flower.CLIENT, FRAMEWORK), (*LIBRARIES, FRAMEWORK)
+        yield from _imports("torch", TORCH, peer, least, runs)
     yield _node(runs, supernode)
 
 
