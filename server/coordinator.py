@@ -376,6 +376,7 @@ class Coordinator:
         digest, arrays = model_digest(packed), self.manifest.views(packed)
         self._around.directory.write_round(self.round, arrays, self.manifest, digest, {})
         self.model, self.published, self.digest = arrays, packed, digest
+        self._around.publish(digest, packed)
 
     def _post(self, node: str, message: pb.ToClient) -> None:
         data = message.SerializeToString()

@@ -38,5 +38,7 @@ class Surroundings:
     """Called with every record after it is committed."""
     slots: int = 1
     """Uploads in flight at once, where the core is in this process."""
+    publish: Callable[[bytes, bytearray], None] = lambda _digest, _packed: None
+    """Takes every model that members may fetch, with its digest, once it is on disk."""
     intake: OpenIntake | None = None
     """Opens sums at a core elsewhere; None is the embedded world of one."""

@@ -1,0 +1,206 @@
+"""`umbel.train`: a run over sessions, driven from a Flower ServerApp.
+
+    invitations (Flower messages) ──► nodes join the core's gateway
+    core socket ──► events ──► Coordinator ──► commands ──► core socket
+
+Everything that Flower's own loop cannot do happens here: streaming sums, secure aggregation,
+quorum and deadline, rejoin. The ServerApp holds coordinator and strategy only; vectors stay in
+the core service.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import registry
+from .coordinator import Coordinator
+from .core_client import CoreClient
+from .flower_invitations import Invitations
+from .run_config import new_run_id, run_settings, tables
+from .run_directory import RunDirectory
+from .surroundings import Surroundings
+from ..protocol.errors import SettingsError, TooFewMembers
+from ..strategies.metrics import fractional_bits
+from ..strategies.places import umbel_home
+from ..strategies.trainer import TaskTrainer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from flwr.serverapp import Grid
+    from numpy.typing import NDArray
+
+    from .ledger import RoundRecord
+    from .run_config import Value
+    from .settings import RunSettings
+    from ..strategies.flower_fedavg import FedAvg
+    from ..strategies.metrics import Count, Sum
+    from ..strategies.task import Task
+
+FEDERATION = "UMBEL_FEDERATION"
+"""Environment variable: the federation's directory on the server."""
+RUN = "UMBEL_RUN"
+"""Environment variable: the run's id, given by whoever started it."""
+PLAIN = "UMBEL_SECURE"
+"""Environment variable: `off` allows a plain run, which every device must allow too."""
+START_S = 120.0
+"""How long a run waits for its nodes before it starts with those that came."""
+POLL_S = 0.05
+SECURITY = {"A": "on (development CA)", "plain": "off"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a run leaves."""
+
+    run: str
+    arrays: dict[str, NDArray[Any]] = field(repr=False)
+    """The last model."""
+    records: tuple[RoundRecord, ...]
+    path: Path
+    """The run's directory."""
+
+
+def train(  # noqa: PLR0913 - the two ways to say what is learned, and what every run has
+    grid: Grid,
+    strategy: FedAvg,
+    *,
+    task: Task | None = None,
+    initial_arrays: Mapping[str, NDArray[Any]] | None = None,
+    metrics: Mapping[str, Sum | Count] | None = None,
+    evaluate: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None = None,
+    config: Mapping[str, Value] | None = None,
+    own: Mapping[str, Value] | None = None,
+) -> Result:
+    """Run every round of a run and return its last model.
+
+    Args:
+        grid: Flower's, as a ServerApp gets it.
+        strategy: Whose server step is taken.
+        task: What is learned; it gives initial model, metrics and the server's test. Or:
+        initial_arrays: Named arrays of the initial model, for a wrapped Flower app.
+        metrics: What the wrapped app's clients return, with their bounds.
+        evaluate: The server's own test of a model, means by name.
+        config: Settings of the run by key (server/run_config.py), as Flower's run-config.
+        own: What the app's own `[tool.umbel]` says, below `config`.
+
+    Raises:
+        SettingsError: A setting is wrong, or neither task nor arrays are given.
+        RoundFailed: A round ended without a result and no attempt was left.
+        StateError: The core service or the run's directory cannot be used.
+    """
+    model, declared, test = _learned(task, initial_arrays, metrics, evaluate, config or {})
+    table, rest = tables({**(own or {}), **(config or {})}, {})
+    run = os.environ.get(RUN) or new_run_id("run")
+    secure = os.environ.get(PLAIN, "on") != "off"
+    settings = run_settings(table, rest, run=run, secure=secure)
+    federation = _federation()
+    with (
+        CoreClient.open(federation, run, settings.scheme) as core,
+        RunDirectory.create(umbel_home(), run) as directory,
+    ):
+        records: list[RoundRecord] = []
+        directory.ledger.create_run(
+            run,
+            _now().isoformat(timespec="seconds"),
+            _described(settings),
+            SECURITY[settings.scheme],
+        )
+        around = Surroundings(
+            verifier=core.verifier,
+            ca=core.ca,
+            app=bytes.fromhex(grid.run.fab_hash) if grid.run.fab_hash else bytes(32),
+            directory=directory,
+            post=core.post,
+            wall=_now,
+            test=test,
+            observe=records.append,
+            intake=core.intake,
+            publish=core.publish,
+        )
+        coordinator = Coordinator(settings, model, declared, strategy.rule, around)
+        invitations = Invitations(grid, registry.read(federation), core, settings.config)
+        _drive(coordinator, core, invitations, int(table["clients"]))
+        core.goodbye()
+        if coordinator.failure is not None:
+            raise coordinator.failure
+        return Result(
+            run=run, arrays=coordinator.model, records=tuple(records), path=directory.path
+        )
+
+
+def _drive(
+    coordinator: Coordinator, core: CoreClient, invitations: Invitations, clients: int
+) -> None:
+    """Hand events to the coordinator until the run is over."""
+    began, started = time.monotonic(), False
+    least = coordinator.settings.params.min_members
+    while not coordinator.done:
+        now = time.monotonic()
+        invitations.step(frozenset(coordinator.nodes), now)
+        for event in core.events(POLL_S):
+            event.give(coordinator, time.monotonic())
+        now = time.monotonic()
+        if not started:
+            here = len(coordinator.nodes)
+            late = now - began > START_S
+            if late and here < least:
+                raise TooFewMembers(f"{here} nodes joined in {START_S:.0f} s, {least} are needed")
+            if here >= clients or late:
+                coordinator.begin(now)
+                started = True
+        else:
+            coordinator.tick(now)
+
+
+def _learned(
+    task: Task | None,
+    arrays: Mapping[str, NDArray[Any]] | None,
+    metrics: Mapping[str, Sum | Count] | None,
+    evaluate: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None,
+    config: Mapping[str, Value],
+) -> tuple[
+    Mapping[str, NDArray[Any]],
+    dict[str, dict[str, int]],
+    Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None,
+]:
+    """Return the initial model, the declared metrics of both phases, and the server's test."""
+    if task is not None:
+        trainer = TaskTrainer(task)
+        declared = {phase: trainer.declared(phase) for phase in ("train", "evaluate")}
+        seed = config.get("seed", 0)
+        initial = arrays if arrays is not None else trainer.arrays(int(seed))
+        return initial, declared, evaluate or trainer.test
+    if arrays is None:
+        raise SettingsError("umbel.train", "a task, or initial_arrays", None)
+    bits = fractional_bits(metrics or {})
+    return arrays, {"train": bits, "evaluate": bits}, evaluate
+
+
+def _federation() -> Path:
+    """Return the directory of the federation that this ServerApp runs in."""
+    given = os.environ.get(FEDERATION)
+    if not given:
+        raise SettingsError(
+            FEDERATION, "the federation's directory", given, "start the run with `umbel up`"
+        )
+    return Path(given)
+
+
+def _described(settings: RunSettings) -> dict[str, object]:
+    return {
+        "rounds": settings.rounds,
+        "scheme": settings.scheme,
+        "seed": settings.seed,
+        "config": dict(settings.config),
+        "params": settings.params.table(),
+    }
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
