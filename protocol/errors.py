@@ -61,7 +61,12 @@ class PeerError(UmbelError):
         """Name the peer, the thing that is wrong, what was expected and what came."""
         tail = "" if expected is None else f": expected {expected}, got {got}"
         super().__init__(f"{peer}: {what}{tail}")
-        self.peer = peer
+        self.peer, self._what = peer, what
+
+    @property
+    def record(self) -> str:
+        """What a ledger may hold of it."""
+        return str(self)
 
 
 class Malformed(PeerError):
@@ -74,6 +79,11 @@ class BadCertificate(PeerError):
 
 class BadUpdate(PeerError):
     """An update that the firewall keeps out of the sum."""
+
+    @property
+    def record(self) -> str:
+        """What a ledger may hold of it: the values are one client's, and stay out."""
+        return f"{self.peer}: {self._what}"
 
 
 class RoundFailed(UmbelError):

@@ -117,7 +117,7 @@ class Attempt:
             if digest:
                 self._fold(node, digest)
         except PeerError as error:
-            self.expel(node, str(error))
+            self.expel(node, error.record)
         self.tick(now)
 
     def lost(self, node: str, now: float) -> None:

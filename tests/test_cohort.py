@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from umbel.protocol.errors import SettingsError
-from umbel.server.cohort import Standing, invitations, select
+from umbel.server.cohort import Standing, Voters, invitations, select
 from umbel.server.ledger import Event
 
 NODES = tuple(f"{i:032x}" for i in range(40))
@@ -121,3 +121,41 @@ def test_standing_comes_back_from_the_ledger() -> None:
     standing = Standing(events)
     assert standing.counts("a") == (2, 1)
     assert standing.excluded == {"a"}
+
+
+# ---- who voted -------------------------------------------------------------------------------
+
+MODEL, OTHER = b"m" * 32, b"o" * 32
+
+
+def test_on_a_model_without_votes_anybody_may_be_asked() -> None:
+    voters = Voters()
+    assert voters.allowed(MODEL, ["b", "a"]) == (("b", "a"), False)
+    voters.note(MODEL, ())
+    assert voters.allowed(MODEL, ["b", "a"]) == (("b", "a"), False)
+
+
+def test_a_voted_set_is_asked_in_full_or_not_at_all() -> None:
+    voters = Voters()
+    voters.note(MODEL, ["a", "b", "c"])
+    assert voters.allowed(MODEL, ["d", "c", "b", "a"]) == (("a", "b", "c"), True)
+    assert voters.allowed(MODEL, ["d", "c", "b", "e"]) == (("d", "e"), False)
+    assert voters.allowed(MODEL, ["c"]) == ((), False)
+    assert voters.allowed(OTHER, ["c", "b"]) == (("c", "b"), False)
+
+
+def test_of_several_voted_sets_the_last_that_is_there_is_asked() -> None:
+    voters = Voters()
+    for survivors in ("abc", "def"):
+        voters.note(MODEL, tuple(survivors))
+    assert voters.allowed(MODEL, "abcdefg") == (("d", "e", "f"), True)
+    assert voters.allowed(MODEL, "abcdfg") == (("a", "b", "c"), True)
+    assert voters.allowed(MODEL, "abdfgh") == (("g", "h"), False)
+
+
+def test_the_next_model_starts_without_votes() -> None:
+    voters = Voters()
+    voters.note(MODEL, ["a", "b", "c"])
+    voters.note(OTHER, ["d"])
+    assert voters.allowed(OTHER, ["a", "d"]) == (("d",), True)
+    assert voters.allowed(MODEL, ["a", "b"]) == (("a", "b"), False)
