@@ -71,13 +71,14 @@ def test_models_are_fetched_once_by_everybody(tmp_path: Path) -> None:
     assert all(count >= 3 * (size + frames.HEADER) for count in down)
 
 
+@pytest.mark.parametrize("silent", [False, True])
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_a_lost_member_neither_sends_nor_gets_anything_after_its_boundary(
-    boundary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    boundary: str, silent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (frames, link_module):
         monkeypatch.setattr(module, "PAYLOAD", 100)  # the vector of 240 bytes is three frames
-    with Tapped(tmp_path, 5, drops=[Drop(boundary, (2,), 1)]) as stage:
+    with Tapped(tmp_path, 5, drops=[Drop(boundary, (2,), 1, silent)]) as stage:
         stage.play()
         seen = [what for _way, who, what in stage.passed if who == 2]
     whole = ["start", "keys", "roster", "shares", "inbox", "masked", "frame", "frame", "frame"]

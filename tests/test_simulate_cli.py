@@ -289,11 +289,12 @@ def test_ctrl_c_ends_it_at_once_with_its_child(terminal: bool, app: Path, tmp_pa
         if terminal
         else {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     )
-    with subprocess.Popen(command, **streams) as process:
+    with subprocess.Popen(command, start_new_session=True, **streams) as process:
         os.close(slave)
         child = psutil.Process(_when(app / "pid"))
         assert child.ppid() == process.pid
-        process.send_signal(signal.SIGINT)
+        assert os.getpgid(child.pid) != process.pid  # the parent ends it, and it prints no trace
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
         began = time.monotonic()
         if terminal:
             shown = _read(master)
