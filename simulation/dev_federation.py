@@ -1,0 +1,318 @@
+"""The files of a development federation: its CA, certificates, device directories, registry.
+
+    FOLDER/                             0700
+        ca.pem ca.key                   development CA
+        gateway.pem gateway.key         TLS leaf of the gateway         localhost, 127.0.0.1, ::1
+        superlink.pem superlink.key     TLS leaf of Flower's SuperLink  the same names
+        nodes.json                      registry: who is enrolled, with keys and fingerprints
+        nodes/NAME/                     one device's directory (clients/device_files.py)
+
+What exists is kept: the CA, ids and keys always, certificates until they are near their end; a
+renewed leaf keeps id and key. Policies are written anew each time, as strict as the run allows:
+the built-in values but for the floors of a small cohort, the app bundle pinned by its SHA-256.
+
+The CA's key lies on the server's machine. That is right for trying things and no protection from
+whoever runs that machine, which is why a summary says `(development CA)`: docs/privacy.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tomllib
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+)
+from cryptography.x509.oid import NameOID
+
+from ..clients.policy import Policy
+from ..protocol.certificates import ID_BYTES, Authority, fingerprint, node_uri
+from ..protocol.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+SERVER_NAMES = ("localhost", "127.0.0.1", "::1")
+FLOOR = 3
+"""Least members and survivors of a cohort here; a device's own defaults are 5 and 4."""
+_NODE_MARGIN = timedelta(days=2)  # of 7
+_SERVER_MARGIN = timedelta(days=30)  # of 90
+_CA_MARGIN = timedelta(days=365)  # of 10 years
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Client:
+    """A client that is wanted."""
+
+    name: str
+    """`edge-0`, `gpu-0`: its directory, and its site."""
+    ddp: int = 0
+    """Processes that train together by torch; 0 for a device without torch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """An enrolled client, as the registry has it."""
+
+    name: str
+    id: str
+    """32 hex digits: the id in both certificates."""
+    site: str
+    flower_key: str
+    """Hex of the public key as Flower's SuperLink keeps it (PEM)."""
+    tls_fingerprint: str
+    signing_fingerprint: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DevFederation:
+    """A federation whose files are all there."""
+
+    folder: Path
+    name: str
+    nodes: tuple[Node, ...]
+
+    @property
+    def ca(self) -> Path:
+        """The root certificate."""
+        return self.folder / "ca.pem"
+
+    def device(self, node: str) -> Path:
+        """Return a node's own directory."""
+        return self.folder / "nodes" / node
+
+
+def prepare(folder: Path, name: str, clients: Sequence[Client], now: datetime) -> DevFederation:
+    """Make the federation's files, or complete and renew those that are there.
+
+    Args:
+        folder: Of the federation.
+        name: Of the federation, as it stands in the URI of every node.
+        clients: Who is enrolled; directories of others stay and leave the registry.
+        now: An aware datetime.
+
+    Raises:
+        StateError: A file cannot be read or written, or is not what it should be.
+    """
+    try:
+        for place in (folder, folder / "nodes", folder / "tickets"):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        authority = _authority(folder, name, now)
+        for server in ("gateway", "superlink"):
+            _server(authority, folder, server, now)
+        nodes = tuple(_node(authority, folder, client, now) for client in clients)
+        registry = json.dumps([asdict(node) for node in nodes], indent=1)
+        _write(folder / "nodes.json", registry.encode(), 0o600)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StateError(
+            str(folder), "the files of a development federation", error,
+            "remove the folder; the next `umbel up` makes another",
+        ) from error  # fmt: skip
+    return DevFederation(folder=folder, name=name, nodes=nodes)
+
+
+def write_devices(
+    federation: DevFederation,
+    clients: Sequence[Client],
+    *,
+    gateway: str,
+    superlink: str,
+    app: bytes,
+    secure: bool,
+    rounds: int,
+) -> None:
+    """Write `device.toml` and `policy.toml` of every client.
+
+    Args:
+        federation: Made by `prepare` for the same clients.
+        clients: In the order of its nodes.
+        gateway: `host:port` that devices dial.
+        superlink: `host:port` of Flower's SuperLink.
+        app: SHA-256 of the one bundle that may run.
+        secure: Whether a plain run is refused.
+        rounds: How many rounds the run needs in a day.
+    """
+    for client, node in zip(clients, federation.nodes, strict=True):
+        folder = federation.device(client.name)
+        lines = {
+            "federation": federation.name, "id": node.id, "gateway": gateway, "superlink": superlink
+        }  # fmt: skip
+        text = "".join(f'{key} = "{value}"\n' for key, value in lines.items())
+        text += f"ddp = {client.ddp}\n" if client.ddp else ""
+        _write(folder / "device.toml", text.encode(), 0o600)
+        policy = Policy(
+            federation=federation.name,
+            ca=str((folder / "ca.pem").absolute()),
+            gateways=SERVER_NAMES,
+            apps=(app,),
+            required=secure,
+            min_members=FLOOR,
+            min_survivors=FLOOR,
+            rounds_per_day=max(rounds, Policy().rounds_per_day),
+        )
+        _write(folder / "policy.toml", policy.dumps().encode(), 0o600)
+
+
+def _authority(folder: Path, name: str, now: datetime) -> Authority:
+    """Return the CA, made anew where it is absent, of another name, or near its end."""
+    found = _certificate(folder / "ca.pem")
+    if found is not None and (folder / "ca.key").exists():
+        key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        organisation = found.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+        ours = isinstance(key, ec.EllipticCurvePrivateKey) and organisation[0].value == name
+        if ours and found.not_valid_after_utc - now > _CA_MARGIN:
+            return Authority(name, found, key)  # type: ignore[arg-type]
+    made = Authority.create(name, now)
+    _write(folder / "ca.key", _pem(made.key), 0o600)
+    _write(folder / "ca.pem", made.certificate.public_bytes(Encoding.PEM), 0o644)
+    return made
+
+
+def _server(authority: Authority, folder: Path, name: str, now: datetime) -> None:
+    """Make or renew the TLS leaf of a server."""
+    key = _key(folder / f"{name}.key", lambda: ec.generate_private_key(ec.SECP256R1()))
+    _leaf(
+        authority, folder / f"{name}.pem", key, now + _SERVER_MARGIN,
+        lambda: authority.issue_gateway(key.public_key(), SERVER_NAMES, now),
+    )  # fmt: skip
+
+
+def _node(authority: Authority, folder: Path, client: Client, now: datetime) -> Node:
+    """Make or renew what a device holds; return its line in the registry."""
+    place = folder / "nodes" / client.name
+    place.mkdir(mode=0o700, exist_ok=True)
+    node_id = _node_id(place)
+    site = client.name
+    signing = _key(place / "signing.key", Ed25519PrivateKey.generate)
+    tls = _key(place / "tls.key", lambda: ec.generate_private_key(ec.SECP256R1()))
+    until, uri = now + _NODE_MARGIN, node_uri(authority.federation, node_id)
+    signing_leaf = _leaf(
+        authority, place / "signing.pem", signing, until,
+        lambda: authority.issue_signing(signing.public_key(), node_id, site, now), uri,
+    )  # fmt: skip
+    tls_leaf = _leaf(
+        authority, place / "tls.pem", tls, until,
+        lambda: authority.issue_tls(tls.public_key(), node_id, site, now), uri,
+    )  # fmt: skip
+    _write(place / "ca.pem", authority.certificate.public_bytes(Encoding.PEM), 0o644)
+    return Node(
+        name=client.name,
+        id=node_id.hex(),
+        site=site,
+        flower_key=_flower_key(place).hex(),
+        tls_fingerprint=fingerprint(tls_leaf.public_bytes(Encoding.DER)).hex(),
+        signing_fingerprint=fingerprint(signing_leaf.public_bytes(Encoding.DER)).hex(),
+    )
+
+
+def _node_id(place: Path) -> bytes:
+    """Return the id that a device had, or a new one, which is written at once."""
+    file = place / "device.toml"
+    if file.exists():
+        found = bytes.fromhex(tomllib.loads(file.read_text(encoding="utf-8"))["id"])
+        if len(found) == ID_BYTES:
+            return found
+    made = secrets.token_bytes(ID_BYTES)
+    _write(file, f'id = "{made.hex()}"\n'.encode(), 0o600)
+    return made
+
+
+def _flower_key(place: Path) -> bytes:
+    """Return the public key of Flower's node key, made where it is absent.
+
+    ECDSA P-384 in OpenSSH's format without passphrase, as `ssh-keygen -t ecdsa -b 384` makes it.
+    """
+    file = place / "flower"
+    if file.exists():
+        key = load_ssh_private_key(file.read_bytes(), None)
+    else:
+        key = ec.generate_private_key(ec.SECP384R1())
+        text = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        _write(file, text, 0o600)
+    public = key.public_key()
+    _write(
+        place / "flower.pub", public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n",
+        0o644,
+    )  # fmt: skip
+    return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _key(file: Path, make: Callable[[], Any]) -> Any:
+    """Return the private key of a file, made where it is absent."""
+    if file.exists():
+        return load_pem_private_key(file.read_bytes(), None)
+    made = make()
+    _write(file, _pem(made), 0o600)
+    return made
+
+
+def _leaf(
+    authority: Authority,
+    file: Path,
+    key: Any,
+    until: datetime,
+    issue: Callable[[], x509.Certificate],
+    uri: str | None = None,
+) -> x509.Certificate:
+    """Return the leaf of a file, or another one if that is not ours or ends before `until`."""
+    found = _certificate(file)
+    if (
+        found is not None
+        and found.not_valid_after_utc > until
+        and found.public_key() == key.public_key()
+        and _uris(found) == [uri] * bool(uri)
+        and _issued(found, authority)
+    ):
+        return found
+    made = issue()
+    _write(file, made.public_bytes(Encoding.PEM), 0o644)
+    return made
+
+
+def _certificate(file: Path) -> x509.Certificate | None:
+    return x509.load_pem_x509_certificate(file.read_bytes()) if file.exists() else None
+
+
+def _issued(leaf: x509.Certificate, authority: Authority) -> bool:
+    """Tell whether this CA's key signed the leaf; a CA of an earlier federation may have."""
+    try:
+        leaf.verify_directly_issued_by(authority.certificate)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _uris(leaf: x509.Certificate) -> list[str]:
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return names.get_values_for_type(x509.UniformResourceIdentifier)
+
+
+def _pem(key: Any) -> bytes:
+    text: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return text
+
+
+def _write(file: Path, content: bytes, mode: int) -> None:
+    """Write a file whole, under its mode from the first byte on."""
+    temporary = file.with_name(f".{file.name}.new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+    with open(descriptor, "wb") as out:
+        out.write(content)
+    temporary.replace(file)
