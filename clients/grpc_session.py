@@ -1,0 +1,213 @@
+"""One device's session over gRPC: what the session decides, carried out.
+
+    line (grpc_line.py)           messages, each once ─┐
+    transfers (grpc_transfer.py)  frames, the end     ─┴► one queue ─► Session
+
+The session computes in the caller's thread (training takes minutes there) while the line is kept
+up behind it. It ends on goodbye, when the gateway has been away for the lease, when the gateway
+ends it for good, or six hours after it began, between two attempts: the Flower message that
+invited it lives for twelve.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from .grpc_line import Line, Over, dial
+from .grpc_transfer import Transfer, fetching, uploading
+from .session import Fetch, Send, Session
+from ..protocol import messages_pb2 as pb
+from ..protocol.errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .device_files import DeviceFiles
+    from .session import Action, Device, Upload
+
+LEASE_S = 60.0
+LONGEST_S = 6 * 3600.0
+WAITING = 16
+"""Events that may wait for the session: frames of 1 MiB among them."""
+LOOK_S = 0.5
+UP, DOWN = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """What a run says to be joined; none of it is a trust anchor."""
+
+    run: str
+    ticket: bytes
+    lease: float = LEASE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a session came to: this much may travel, `detail` may not."""
+
+    reason: pb.Reason
+    rounds: int = 0
+    """Rounds in which this device sent a vector; an attempt that is repeated counts once."""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    detail: str = ""
+
+
+class _Frame(NamedTuple):
+    transfer: Transfer
+    data: bytes
+
+
+class _Ended(NamedTuple):
+    transfer: Transfer
+    why: str
+    """Empty where every byte has left."""
+
+
+Event = bytes | Over | _Frame | _Ended
+
+
+class GatewaySession:
+    """A session and its line, until it ends."""
+
+    def __init__(self, files: DeviceFiles, device: Device, invitation: Invitation) -> None:
+        """Dial the device's own gateway; nothing is sent yet."""
+        self._device, self._run = device, invitation.run
+        self._channel = dial(files.gateway, files.tls(datetime.now(UTC)))
+        self._session = Session(device)
+        self._events: queue.Queue[Event] = queue.Queue(WAITING)
+        self._over = threading.Event()
+        self._transfer: Transfer | None = None
+        self._rounds: set[tuple[int, int]] = set()
+        self._moved, self._way = [0, 0], UP
+        hello = pb.Hello(
+            run=invitation.run,
+            ticket=invitation.ticket,
+            certificate=device.identity.certificate,
+        )
+        self._line = Line(
+            self._channel, hello, deliver=self._post, lease=invitation.lease, log=device.log
+        )
+
+    def serve(self, longest: float = LONGEST_S) -> Outcome:
+        """Take part until the session ends; returns what came of it and closes everything.
+
+        Args:
+            longest: Seconds after which no further attempt is begun.
+        """
+        began = time.monotonic()
+        self._line.open()
+        try:
+            over = None
+            while over is None:
+                over = self._next()
+                old = time.monotonic() - began > longest
+                if over is None and old and self._session.start is None:
+                    over = Over(pb.REASON_GOODBYE, "the longest life of a session is over")
+            return self._outcome(over)
+        except PeerError as error:
+            return self._outcome(Over(pb.REASON_UNSPECIFIED, str(error)))
+        finally:
+            self._close()
+
+    # -- events -----------------------------------------------------------------------------
+
+    def _post(self, event: Event) -> None:
+        """Take an event from another thread; waits while the session computes."""
+        while not self._over.is_set():
+            try:
+                self._events.put(event, timeout=LOOK_S)
+            except queue.Full:
+                continue
+            return
+
+    def _next(self) -> Over | None:
+        """Do what the next event asks for; returns how the session ended, if it did."""
+        try:
+            event = self._events.get(timeout=LOOK_S)
+        except queue.Empty:
+            return None
+        if isinstance(event, Over):
+            return event
+        if isinstance(event, bytes):
+            self._act(self._session.receive(event))
+            self._drop_stale()
+            if pb.ToClient.FromString(event).HasField("goodbye"):
+                return Over(pb.REASON_GOODBYE, "goodbye")
+        elif event.transfer is self._transfer:
+            self._progress(event)
+            self._drop_stale()
+        return None
+
+    def _progress(self, event: _Frame | _Ended) -> None:
+        """Take a frame, or the end, of the transfer of the open attempt."""
+        if isinstance(event, _Frame):
+            self._act(self._session.frame(event.data))
+        elif event.why:
+            self._device.log(f"a transfer was given up: {event.why}")
+        else:
+            self._session.delivered()
+
+    def _act(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Send):
+                self._line.send(action.data)
+            elif isinstance(action, Fetch):
+                self._fetch(action)
+            else:
+                self._upload(action)
+
+    def _fetch(self, action: Fetch) -> None:
+        def take(transfer: Transfer, frame: bytes) -> None:
+            self._post(_Frame(transfer, frame))
+
+        self._begin(fetching(self._channel, self._run, action, take), DOWN)
+
+    def _upload(self, action: Upload) -> None:
+        def done(transfer: Transfer) -> None:
+            self._post(_Ended(transfer, ""))
+
+        self._begin(uploading(self._channel, self._run, action, done), UP)
+        start = self._session.start
+        if start is not None:
+            self._rounds.add((start.round, start.phase))
+
+    def _begin(self, work: Callable[[Transfer], None], way: int) -> None:
+        """Start a transfer for the open attempt, in place of the one before."""
+        self._stop_transfer()
+        self._way, start = way, self._session.start
+        self._transfer = Transfer(work, start, lambda t, why: self._post(_Ended(t, why)))
+
+    def _drop_stale(self) -> None:
+        """Stop the transfer of an attempt that is over."""
+        if self._transfer is not None and self._transfer.start is not self._session.start:
+            self._stop_transfer()
+
+    def _stop_transfer(self) -> None:
+        transfer, self._transfer = self._transfer, None
+        if transfer is not None:
+            transfer.stop()
+            self._moved[self._way] += transfer.bytes
+
+    def _outcome(self, over: Over) -> Outcome:
+        self._stop_transfer()
+        return Outcome(
+            over.reason,
+            len(self._rounds),
+            self._line.bytes_up + self._moved[UP],
+            self._line.bytes_down + self._moved[DOWN],
+            over.detail,
+        )
+
+    def _close(self) -> None:
+        self._over.set()
+        self._stop_transfer()
+        self._session.close()
+        self._line.close()
+        self._channel.close()

@@ -1,0 +1,170 @@
+"""Bulk bytes of one attempt: the `Upload` and `Fetch` calls, resumed after a break.
+
+    upload   metadata umbel-run, umbel-ctx-bin; the gateway's initial metadata `umbel-offset`
+             says that a slot is free and from where to send; then raw frames; it answers with
+             8 bytes, the little-endian count of what it has
+    fetch    FetchRequest{run, digest, offset}, then raw frames from that offset on
+
+Each transfer has a thread of its own, so that the session goes on hearing the gateway: an attempt
+that is closed stops its transfer. What is sent again comes from the one buffer that the session
+keeps, byte for byte.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+import grpc
+
+from .grpc_line import FIRST_WAIT_S, FOR_GOOD, LONGEST_WAIT_S, SERVICE
+from ..protocol import messages_pb2 as pb
+from ..protocol.errors import Malformed, PeerError
+from ..protocol.frames import HEADER, Kind, frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .session import Fetch, Upload
+
+OFFSET, RUN, CTX = "umbel-offset", "umbel-run", "umbel-ctx-bin"
+STILL_CLOSED = frozenset({grpc.StatusCode.FAILED_PRECONDITION})
+"""No session of this node is open there: after a break the line is resumed first."""
+
+
+class Transfer:
+    """One upload or fetch in the background; `stop` ends it for good."""
+
+    def __init__(self, work: Callable[[Transfer], None], start: object, fail: Failed) -> None:
+        """Take the work, the terms that it belongs to, and whom to tell when it cannot go on."""
+        self.start = start
+        self.stopped = threading.Event()
+        self.bytes = 0
+        self._work, self._fail = work, fail
+        self._call: grpc.Call | None = None
+        self._thread = threading.Thread(target=self._run, name="umbel-transfer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the transfer; what it still hands over is of no use to anybody."""
+        self.stopped.set()
+        call = self._call
+        if call is not None:
+            call.cancel()
+
+    def holds(self, call: grpc.Call) -> None:
+        """Note the call that `stop` has to cancel."""
+        self._call = call
+        if self.stopped.is_set():
+            call.cancel()
+
+    def _run(self) -> None:
+        wait = FIRST_WAIT_S
+        while not self.stopped.is_set():
+            before = self.bytes
+            try:
+                self._work(self)
+            except grpc.RpcError as error:
+                code, words = error.code(), error.details()
+                if code in FOR_GOOD and code not in STILL_CLOSED:
+                    self._give_up(f"{code.name.lower().replace('_', ' ')}: {words}")
+                    return
+            except PeerError as error:
+                self._give_up(str(error))
+                return
+            else:
+                return
+            wait = FIRST_WAIT_S if self.bytes > before else min(2 * wait, LONGEST_WAIT_S)
+            self.stopped.wait(wait)
+
+    def _give_up(self, why: str) -> None:
+        if not self.stopped.is_set():
+            self._fail(self, why)
+
+
+if TYPE_CHECKING:
+    Failed = Callable[[Transfer, str], None]
+
+
+def uploading(
+    channel: grpc.Channel, run: str, action: Upload, done: Callable[[Transfer], None]
+) -> Callable[[Transfer], None]:
+    """Return the work of an upload; `done` hears when the gateway has every byte."""
+    method: grpc.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(f"{SERVICE}/Upload")
+    metadata = ((RUN, run), (CTX, action.subject))
+
+    def work(transfer: Transfer) -> None:
+        granted: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        call = method.future(_from(granted, action, transfer), metadata=metadata)
+        transfer.holds(call)
+        try:
+            granted.put(_offset(call.initial_metadata(), len(action.buffer)))
+        finally:
+            granted.put(None)  # lets go of the thread that reads it
+        answer = call.result()
+        if int.from_bytes(answer, "little") == len(action.buffer):
+            done(transfer)
+            return
+        raise _Again
+
+    return work
+
+
+def fetching(
+    channel: grpc.Channel, run: str, action: Fetch, take: Callable[[Transfer, bytes], None]
+) -> Callable[[Transfer], None]:
+    """Return the work of a fetch; `take` gets every frame, in order."""
+    method: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(f"{SERVICE}/Fetch")
+    received = 0
+
+    def work(transfer: Transfer) -> None:
+        nonlocal received
+        request = pb.FetchRequest(run=run, digest=action.digest, offset=received)
+        call = method(request.SerializeToString())
+        transfer.holds(call)
+        for frame in call:
+            transfer.bytes += len(frame)
+            take(transfer, frame)
+            received += max(len(frame) - HEADER, 0)
+        if received < action.total:
+            raise _Again
+
+    return work
+
+
+class _Again(grpc.RpcError):
+    """The call ended in order, but not everything is there."""
+
+    def code(self) -> grpc.StatusCode:
+        """Return a status that is tried again."""
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        """Return words for a log."""
+        return "ended early"
+
+
+def _from(
+    granted: queue.SimpleQueue[int | None], action: Upload, transfer: Transfer
+) -> Iterator[bytes]:
+    """Yield the frames from the offset that the gateway grants; none when it grants none."""
+    offset = granted.get()
+    if offset is None:
+        return
+    for frame in frames(Kind.UPLOAD, action.subject, action.buffer, offset):
+        if transfer.stopped.is_set():
+            return
+        transfer.bytes += len(frame)
+        yield frame
+
+
+def _offset(metadata: object, total: int) -> int | None:
+    """Return the granted offset; None where the call ended before there was one."""
+    for key, value in metadata or ():  # type: ignore[attr-defined]
+        if key == OFFSET:
+            text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
+            if not (text.isascii() and text.isdigit() and int(text) <= total):
+                raise Malformed("gateway", OFFSET, f"0..{total}", text[:32])
+            return int(text)
+    return None
