@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -77,8 +78,15 @@ def terminal() -> Iterator[tuple[TextIO, int]]:
     os.close(master)
 
 
-def seen(master: int) -> str:
-    return os.read(master, 1 << 16).decode().replace("\r\n", "\n")
+def seen(terminal: tuple[TextIO, int]) -> str:
+    """Close the terminal and return everything that it was sent; it comes when it comes."""
+    out, master = terminal
+    out.close()
+    data = b""
+    with suppress(OSError):
+        while part := os.read(master, 1 << 16):
+            data += part
+    return data.decode().replace("\r\n", "\n")
 
 
 # ---- one record ------------------------------------------------------------------------------
@@ -122,7 +130,7 @@ def test_away_from_a_terminal_there_are_plain_lines() -> None:
 
 
 def test_on_a_terminal_the_running_round_is_rewritten(terminal: tuple[TextIO, int]) -> None:
-    out, master = terminal
+    out, _ = terminal
     with report.Live(4, out) as live:
         live(record(round=2))
         live.watch(link(1))
@@ -131,7 +139,7 @@ def test_on_a_terminal_the_running_round_is_rewritten(terminal: tuple[TextIO, in
         live(record(round=4))
     # Round 2 of 4 in almost no time leaves almost none.
     first = "round 2/4  4 of 5 clients  loss 0.5000  accuracy 0.9375  12.3 kB up  ETA 0 s"
-    assert seen(master).split("\r\x1b[2K") == [
+    assert seen(terminal).split("\r\x1b[2K") == [
         "",
         first,
         "round 3/4  1 of 5 trained  loss 0.5000  accuracy 0.9375  12.3 kB up  ETA 0 s"[:79],
@@ -141,35 +149,35 @@ def test_on_a_terminal_the_running_round_is_rewritten(terminal: tuple[TextIO, in
 
 
 def test_later_phases_show_themselves(terminal: tuple[TextIO, int]) -> None:
-    out, master = terminal
+    out, _ = terminal
     with report.Live(3, out) as live:
         live.watch(link(5, roster=4))
-    assert seen(master) == "\r\x1b[2Kround 3/3  summing 4 clients\n"
+    assert seen(terminal) == "\r\x1b[2Kround 3/3  summing 4 clients\n"
 
 
 def test_an_evaluation_does_not_show_the_last_rounds_numbers(terminal: tuple[TextIO, int]) -> None:
-    out, master = terminal
+    out, _ = terminal
     with report.Live(3, out) as live:
         live(record(round=3))
         live.watch(link(0, phase="evaluate"))
-    shown = seen(master).split("\r\x1b[2K")[-1]
+    shown = seen(terminal).split("\r\x1b[2K")[-1]
     assert shown == "evaluation of the last model  0 of 5 trained\n"
 
 
 def test_a_line_never_wraps(terminal: tuple[TextIO, int]) -> None:
     """A wrapped line cannot be rewritten: every update would leave one behind."""
-    out, master = terminal
+    out, _ = terminal
     live = report.Live(3, out)
     live(record(round=1, metrics={"train.loss": 1e90}))
-    assert len(seen(master)) == len("\r\x1b[2K") + 79
+    assert len(seen(terminal)) == len("\r\x1b[2K") + 79
 
 
 def test_an_interrupted_line_is_ended(terminal: tuple[TextIO, int]) -> None:
-    out, master = terminal
+    out, _ = terminal
     live = report.Live(3, out)
     with pytest.raises(KeyboardInterrupt), live:
         _interrupted(live)
-    assert seen(master).endswith(" s\n")
+    assert seen(terminal).endswith(" s\n")
 
 
 def _interrupted(live: report.Live) -> None:
