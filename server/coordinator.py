@@ -23,7 +23,6 @@ from .core.world import World
 from .firewall import Firewall
 from .ingest import here
 from .invitation import Joined, Plan, start_of
-from .ledger import RoundRecord
 from ..protocol import messages_pb2 as pb
 from ..protocol import wire
 from ..protocol.context import Terms
@@ -166,6 +165,18 @@ class Coordinator:
             self._attempt.frame(node, frame, now)
             self._conclude(now)
 
+    def whole(self, node: str, digest: bytes, now: float) -> None:
+        """Note that a core elsewhere holds a node's whole vector, with this SHA-256."""
+        if self._attempt is not None:
+            self._attempt.whole(node, digest, now)
+            self._conclude(now)
+
+    def expel(self, node: str, why: str, now: float) -> None:
+        """Drop a node from the attempt in progress, by name."""
+        if self._attempt is not None:
+            self._attempt.expel(node, why)
+            self.tick(now)
+
     def tick(self, now: float) -> None:
         """Let the clock move the attempt on."""
         if self._attempt is not None:
@@ -214,12 +225,13 @@ class Coordinator:
             needed=needed,
             deadline=self.settings.deadline,
             trip=self.settings.trip,
+            max_norm=self.settings.max_norm,
         )
         self._attempt = Attempt(
             plan,
             intake=self._intake,
             post=self._post,
-            note=self._note,
+            note=self.note,
             knows=self._knows,
             now=now,
         )
@@ -309,7 +321,7 @@ class Coordinator:
                 record |= {f"test.{name}": value for name, value in tested.items()}
             self._publish(packed)
         for line in outcome.warnings(record, codec):
-            self._note("warning", "", line)
+            self.note("warning", "", line)
         attempt.committed(now)
         self._record(attempt, "finished", record)
         if self._phase == "train":
@@ -319,7 +331,7 @@ class Coordinator:
         void = attempt.phase is RoundPhase.VOID
         self._record(attempt, "void" if void else "aborted", {})
         if attempt.culprit:
-            self._note("void", attempt.culprit, attempt.cause)
+            self.note("void", attempt.culprit, attempt.cause)
             self._standing.void(attempt.culprit)
         self._leave_behind(attempt)
         said = f"{attempt.phase}: {attempt.cause}"
@@ -336,20 +348,10 @@ class Coordinator:
         self._finish()
 
     def _record(self, attempt: Attempt, result: str, metrics: Mapping[str, float]) -> None:
-        record = RoundRecord(
-            round=self.round,
-            attempt=attempt.plan.terms.attempt,
-            phase=self._phase,
-            outcome=result,
-            cause=attempt.cause,
-            roster=attempt.roster,
-            survivors=attempt.survivors if result == "finished" else (),
-            model=self.digest.hex(),
-            metrics=metrics,
-            seconds={name: round(value, 6) for name, value in attempt.seconds.items()},
-            bytes_up=self.bytes_up,
-            bytes_down=self.bytes_down,
-        )
+        """Write the attempt's entry; for a round that finished, this is what finishes it."""
+        count = self._around.traffic
+        traffic = count() if count is not None else (self.bytes_up, self.bytes_down)
+        record = outcome.entry(attempt, result, metrics, self.digest, traffic)
         self.bytes_up = self.bytes_down = 0
         self._around.directory.ledger.commit_round(record)
         self._around.observe(record)
@@ -383,7 +385,8 @@ class Coordinator:
         self.bytes_down += len(data)
         self._around.post(node, data)
 
-    def _note(self, kind: str, node: str, code: str) -> None:
+    def note(self, kind: str, node: str, code: str) -> None:
+        """Record an event; `node` may be empty."""
         attempt = self._attempt.plan.terms.attempt if self._attempt is not None else 0
         at = self._around.wall().isoformat(timespec="milliseconds")
         ledger = self._around.directory.ledger

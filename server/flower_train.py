@@ -66,7 +66,7 @@ class Result:
     """The run's directory."""
 
 
-def train(  # noqa: PLR0913 - the two ways to say what is learned, and what every run has
+def train(
     grid: Grid,
     strategy: FedAvg,
     *,
@@ -122,6 +122,7 @@ def train(  # noqa: PLR0913 - the two ways to say what is learned, and what ever
             observe=records.append,
             intake=core.intake,
             publish=core.publish,
+            traffic=core.traffic,
         )
         coordinator = Coordinator(settings, model, declared, strategy.rule, around)
         invitations = Invitations(grid, registry.read(federation), core, settings.config)

@@ -38,6 +38,8 @@ class Plan:
     """Seconds for local training."""
     trip: float
     """Seconds for each trip after it."""
+    max_norm: float | None = None
+    """Largest L2 norm of one delta, in a plain round; None for no bound."""
 
     @property
     def stall(self) -> float:

@@ -9,10 +9,12 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from .ledger import RoundRecord
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .ledger import RoundRecord
+    from .attempt import Attempt
     from ..protocol.codec import Codec
     from ..protocol.layout import MessageLayout, Sums
 
@@ -66,3 +68,36 @@ def warnings(record: Mapping[str, float], codec: Codec) -> list[str]:
             f"{weight:.0f}; lower it"
         )
     return lines
+
+
+def entry(
+    attempt: Attempt,
+    result: str,
+    metrics: Mapping[str, float],
+    model: bytes,
+    traffic: tuple[int, int],
+) -> RoundRecord:
+    """Return the ledger's entry of an attempt that is over.
+
+    Args:
+        attempt: The attempt.
+        result: One of ledger.OUTCOMES.
+        metrics: Of the aggregate and of the server's own test.
+        model: Digest of the model in force after it.
+        traffic: Bytes up and down since the last entry.
+    """
+    terms = attempt.plan.terms
+    return RoundRecord(
+        round=terms.round,
+        attempt=terms.attempt,
+        phase=terms.phase,
+        outcome=result,
+        cause=attempt.cause,
+        roster=attempt.roster,
+        survivors=attempt.survivors if result == "finished" else (),
+        model=model.hex(),
+        metrics=metrics,
+        seconds={name: round(value, 6) for name, value in attempt.seconds.items()},
+        bytes_up=traffic[0],
+        bytes_down=traffic[1],
+    )

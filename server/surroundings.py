@@ -40,5 +40,7 @@ class Surroundings:
     """Uploads in flight at once, where the core is in this process."""
     publish: Callable[[bytes, bytearray], None] = lambda _digest, _packed: None
     """Takes every model that members may fetch, with its digest, once it is on disk."""
+    traffic: Callable[[], tuple[int, int]] | None = None
+    """Bytes up and down since the last call, where a gateway elsewhere counts them."""
     intake: OpenIntake | None = None
     """Opens sums at a core elsewhere; None is the embedded world of one."""

@@ -1,0 +1,332 @@
+"""The ServerApp's end of `core.sock`: commands out, events in, and the intake of vectors.
+
+One connection serves one run (core_wire.py). The coordinator stays what it is: `post` and
+`publish` send commands, `RemoteIntake` stands where the embedded core's intake would, and
+every event of the socket becomes one call of the coordinator. Vectors never come here; the
+opened sum does, once a round.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections import deque
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from . import core_wire
+from ..protocol.errors import BadCertificate, PeerError, StateError
+from ..protocol.verification import Verifier
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from .coordinator import Coordinator
+    from .ingest import Intake
+    from .invitation import Plan
+    from ..protocol.codec import Codec
+
+SOCKET = "core.sock"
+ANSWER_S = 60.0
+"""How long the core may take to answer a command that asks something."""
+_MOVE = "start the core service: `umbel core up`, or `umbel up`"
+
+
+class Event(NamedTuple):
+    """One event of the core."""
+
+    message: core_wire.Message
+    intake: RemoteIntake | None
+
+    def give(self, coordinator: Coordinator, now: float) -> None:
+        """Tell the coordinator what happened."""
+        fields, payload = self.message.fields, bytes(self.message.payload)
+        node = str(fields.get("node", ""))
+        op = self.message.op
+        if op == "joined":
+            _join(coordinator, payload, resumed=bool(fields.get("resumed")), now=now)
+        elif op == "left":
+            coordinator.leave(node, now)
+        elif op == "message":
+            coordinator.message(node, payload, now)
+        elif op == "whole" and self.intake is not None:
+            coordinator.whole(node, self.intake.expected(node), now)
+        elif op == "bad":
+            coordinator.expel(node, str(fields.get("why", ""))[:256], now)
+
+
+def _join(coordinator: Coordinator, der: bytes, *, resumed: bool, now: float) -> None:
+    try:
+        if resumed:
+            coordinator.resume_session(der)
+        else:
+            coordinator.join(der, now)
+    except BadCertificate as error:
+        coordinator.note("refused", "", str(error))
+    except PeerError:  # a session that this ServerApp has not seen: its predecessor's
+        coordinator.join(der, now)
+
+
+class CoreClient:
+    """The open connection of one run."""
+
+    def __init__(self, connection: socket.socket, federation: Path, run: str) -> None:
+        """Made by `open`."""
+        self._socket = connection
+        self._reader = core_wire.Reader(core_wire.EVENTS, "core")
+        self._events: deque[core_wire.Message] = deque()
+        self._intake: RemoteIntake | None = None
+        self._up = self._down = 0
+        self._counted = (0, 0)
+        self.run = run
+        self.gateway = ""
+        root = x509.load_pem_x509_certificate((federation / "ca.pem").read_bytes())
+        self.ca = sha256(root.public_bytes(Encoding.DER)).digest()
+        self.verifier = Verifier(root, _federation_of(federation))
+
+    @classmethod
+    def open(cls, federation: Path, run: str, scheme: str) -> Self:
+        """Connect and open the run at the core.
+
+        Raises:
+            StateError: No core service listens there, or it refuses the run.
+        """
+        path = federation / SOCKET
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(str(path))
+        except OSError as error:
+            connection.close()
+            raise StateError(str(path), "the core service", error.strerror, _MOVE) from error
+        client = cls(connection, federation, run)
+        opened = client._ask("opened", "open", run=run, scheme=scheme)
+        names = opened.fields.get("names") or ["localhost"]
+        client.gateway = f"{names[0]}:{opened.fields.get('port')}"
+        return client
+
+    def __enter__(self) -> Self:
+        """Return the connection."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; without `goodbye` the sessions wait for a successor."""
+        self._socket.close()
+
+    # -- commands ---------------------------------------------------------------------------
+
+    def post(self, node: str, data: bytes) -> None:
+        """Send a message to a node."""
+        self._send("post", data, node=node)
+
+    def publish(self, digest: bytes, packed: bytearray) -> None:
+        """Let members fetch a model."""
+        self._send("publish", packed, digest=digest.hex())
+
+    def tickets(self, bearers: Sequence[tuple[str, str]], seconds: float) -> dict[str, bytes]:
+        """Return a ticket for each (node id, TLS fingerprint), both hex."""
+        nodes = [{"id": node, "tls_fingerprint": print_} for node, print_ in bearers]
+        answer = self._ask("tickets", "tickets", nodes=nodes, seconds=seconds)
+        return {node: bytes.fromhex(raw) for node, raw in answer.fields["tickets"].items()}
+
+    def goodbye(self) -> None:
+        """End every session of the run, after what was posted before."""
+        self._send("goodbye")
+
+    def intake(self, ctx: bytes, plan: Plan, codec: Codec) -> Intake:
+        """Open an attempt's sum at the core."""
+        layout, params = plan.layout, plan.params
+        plain = None
+        if not plan.secure:
+            plain = {
+                "manifest": layout.manifest.to_json(),
+                "metrics": dict(layout.metrics),
+                "phase": layout.phase,
+                "members": codec.members,
+                "value_range": params.value_range,
+                "weight_cap": params.weight_cap,
+                "max_norm": plan.max_norm,
+            }
+        self._send(
+            "sum",
+            ctx=ctx.hex(),
+            total=layout.total_bytes,
+            split=layout.split,
+            stall=plan.stall,
+            plain=plain,
+        )
+        self._intake = RemoteIntake(self)
+        return self._intake
+
+    # -- events -----------------------------------------------------------------------------
+
+    def events(self, seconds: float) -> list[Event]:
+        """Return the events that have come, waiting up to `seconds` for the first.
+
+        Raises:
+            StateError: The core service has gone away.
+        """
+        if not self._events:
+            self._read(seconds)
+        found = [Event(message, self._intake) for message in self._events]
+        self._events.clear()
+        return found
+
+    def traffic(self) -> tuple[int, int]:
+        """Return the bytes up and down that passed the gateway since the last call."""
+        up, down = self._up - self._counted[0], self._down - self._counted[1]
+        self._counted = self._up, self._down
+        return up, down
+
+    def _read(self, seconds: float) -> None:
+        """Read what is there, waiting for the first bytes only."""
+        deadline = time.monotonic() + seconds
+        while not self._events or not self._reader.between:
+            left = deadline - time.monotonic()
+            self._socket.settimeout(None if not self._reader.between else max(left, 1e-4))
+            try:
+                count = self._socket.recv_into(self._reader.room())
+            except TimeoutError:
+                return
+            except OSError as error:
+                raise StateError(SOCKET, "the core service", error.strerror, _MOVE) from error
+            if count == 0:
+                raise StateError(SOCKET, "the core service", "its connection closed", _MOVE)
+            message = self._reader.filled(count)
+            if message is not None:
+                self._keep(message)
+                deadline = min(deadline, time.monotonic())
+
+    def _keep(self, message: core_wire.Message) -> None:
+        count = message.fields.get("bytes")
+        if isinstance(count, dict):
+            self._up, self._down = int(count.get("up", 0)), int(count.get("down", 0))
+        if message.op == "error":
+            why = message.fields.get("why")
+            raise StateError(f"core: {message.fields.get('op')}", "done", why, "see the core's log")
+        self._events.append(message)
+
+    def _send(self, op: str, payload: bytes | bytearray = b"", **fields: object) -> None:
+        self._socket.settimeout(ANSWER_S)
+        try:
+            self._socket.sendall(core_wire.head(op, len(payload), **fields))
+            if payload:
+                self._socket.sendall(payload)
+        except OSError as error:
+            raise StateError(SOCKET, "the core service", str(error), _MOVE) from error
+
+    def _ask(self, answer: str, op: str, **fields: object) -> core_wire.Message:
+        """Send a command and return its answer; events that come meanwhile are kept."""
+        self._send(op, b"", **fields)
+        deadline = time.monotonic() + ANSWER_S
+        kept: list[core_wire.Message] = list(self._events)
+        self._events.clear()
+        while time.monotonic() < deadline:
+            self._read(1.0)
+            while self._events:
+                message = self._events.popleft()
+                if message.op == answer:
+                    self._events.extendleft(reversed(kept))
+                    return message
+                kept.append(message)
+        raise StateError(SOCKET, f"an answer to `{op}` in {ANSWER_S:.0f} s", "none", _MOVE)
+
+    def result(self) -> bytearray:
+        """Return the opened sum."""
+        return self._ask("result", "result").payload
+
+    def command(self, op: str, payload: bytes | bytearray = b"", **fields: object) -> None:
+        """Send a command of the open sum."""
+        self._send(op, payload, **fields)
+
+
+class RemoteIntake:
+    """The vectors of one attempt, which land in the core service (server/ingest.py, Intake)."""
+
+    patient_until = float("inf")
+
+    def __init__(self, core: CoreClient) -> None:
+        """Speak through the run's connection."""
+        self._core = core
+        self._expected: dict[str, bytes] = {}
+        self._folded: dict[str, None] = {}
+        self._sum = bytearray()
+
+    @property
+    def folded(self) -> tuple[str, ...]:
+        """The nodes whose vectors are in the sum."""
+        return tuple(self._folded)
+
+    def stalled(self, now: float) -> list[str]:
+        """Return nobody: the core reports a slot that rests as `bad`."""
+        return []
+
+    def expect(self, node: str, y_hash: bytes) -> None:
+        """Let the node upload; the core compares the hash before it says `whole`."""
+        self._expected[node] = y_hash
+        self._core.command("expect", node=node, y_hash=y_hash.hex())
+
+    def expected(self, node: str) -> bytes:
+        """Return the hash that the core has compared."""
+        return self._expected.get(node, b"")
+
+    def wants(self, node: str, now: float) -> int | None:
+        """Return None: the gateway itself asks for frames."""
+        return None
+
+    def accept(self, node: str, frame: bytes | memoryview, now: float) -> bool:
+        """Refuse: frames go to the gateway."""
+        raise PeerError(node, "sent a frame to the coordinator instead of the gateway")
+
+    def digest(self, node: str) -> bytes:
+        """Return the hash that the core has compared."""
+        return self.expected(node)
+
+    def check(self, node: str) -> None:
+        """Do nothing: the core's firewall has looked before it said `whole`."""
+
+    def fold(self, node: str) -> None:
+        """Let the core add the node's vector."""
+        self._core.command("fold", node=node)
+        self._folded[node] = None
+
+    def discard(self, node: str) -> None:
+        """Let the core forget the node's vector, unless it is folded."""
+        if node not in self._folded:
+            self._expected.pop(node, None)
+            self._core.command("discard", node=node)
+
+    def unmask(self, streams: Sequence[tuple[bytes | bytearray, int]]) -> None:
+        """Let the core take the streams off its sum."""
+        keys = bytearray(b"".join(key for key, _ in streams))
+        self._core.command("unmask", keys, signs=[sign for _, sign in streams])
+        keys[:] = bytes(len(keys))
+
+    def total(self) -> memoryview:
+        """Return the sum, read from the core once."""
+        if not self._sum:
+            self._sum = self._core.result()
+        return memoryview(self._sum)
+
+    def close(self) -> None:
+        """Give the sum back."""
+        self._sum = bytearray()
+        self._core.command("close_sum")
+
+
+def _federation_of(directory: Path) -> str:
+    """Return the federation's name, as its certificates carry it."""
+    path = directory / "core.json"
+    try:
+        found = json.loads(path.read_text("utf-8")).get("federation", directory.name)
+    except (OSError, ValueError) as error:
+        raise StateError(str(path), "what the core service wrote", error, _MOVE) from error
+    return str(found)
