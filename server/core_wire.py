@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 MAX_HEADER = 1 << 20
 MAX_PAYLOAD = 1 << 36
 _SIZES = struct.Struct("<IQ")
+_YEAR = 366 * 86400
 
 COMMANDS: Mapping[str, int] = {
     **dict.fromkeys(("open", "tickets", "sum", "expect", "fold", "discard"), 0),
@@ -204,10 +205,9 @@ def count(message: Message, name: str, limit: int = MAX_PAYLOAD) -> int:
 def seconds(message: Message, name: str) -> float:
     """Return a field that is a number of seconds, from 0 to a year."""
     value = message.fields.get(name)
-    good = type(value) in {int, float} and 0 <= value <= 366 * 86400
-    if not good:
-        raise Malformed("ServerApp", f"{message.op}.{name}", "seconds up to a year", _kind(value))
-    return float(value)
+    if isinstance(value, int | float) and 0 <= value <= _YEAR:
+        return float(value)
+    raise Malformed("ServerApp", f"{message.op}.{name}", "seconds up to a year", _kind(value))
 
 
 def bearers(message: Message) -> list[tuple[bytes, bytes]]:

@@ -149,7 +149,14 @@ class Ingest:
         if upload is None:
             raise PeerError(node, "sent frames without having been given a slot")
         self._heard[node] = now
-        return upload.accept(frame)
+        whole = upload.accept(frame)
+        if whole:
+            del self._heard[node]  # nothing more is awaited: its slot does not rest
+        return whole
+
+    def unwait(self, node: str) -> None:
+        """Note that a node without a slot does not wait for one any more."""
+        self._waiting.discard(node)
 
     def slot(self, node: str) -> memoryview:
         """Return the bytes that the node has sent."""

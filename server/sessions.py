@@ -1,0 +1,355 @@
+"""The sessions of the gateway: who is connected to which run, and what happens when one breaks.
+
+A session belongs to (run, node), never to a stream. It is entered with a ticket that admits the
+TLS certificate of the connection, by a signing certificate of the same id. Its streams come one
+after another, each with the next epoch; the newest wins, and the older is ended by name.
+
+| happens | then |
+|---|---|
+| hello, not resumed | a new session; the ServerApp learns `joined`, an earlier one is gone |
+| hello, resumed, the session is there | what is unacknowledged is sent again; `joined`, resumed |
+| hello, resumed, no such session | refused: join anew |
+| the stream breaks | `GRACE` seconds for a resumed one, then `left` |
+| the peer does not read, or breaks a rule | ended by name, `left` |
+| a certificate's end comes | ended by name, `left` |
+| the ServerApp's connection closes | `SUCCESSOR` seconds for the next one, then goodbye |
+| goodbye | sent, then the stream ends; tickets given before admit nobody |
+
+What a device sent before it had seen anything of the present ServerApp was meant for the one
+before, and is dropped: its `ack` says so (`Session.fence`).
+
+Pure: time comes in as monotonic seconds, events go out through `emit`, lines through `say`.
+Memory of a session that is idle: its certificate and numbers, about 3 KiB; while messages are
+unread at most `replay.MAX_BYTES`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from .endings import Ending, Turned
+from ..protocol import messages_pb2 as pb
+from ..protocol import tickets
+from ..protocol.errors import PeerError
+from ..protocol.replay import Inbox, Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+
+    from ..protocol.verification import Member, Peer
+
+GRACE = 3.0
+"""Seconds that a broken session waits for its next stream."""
+SUCCESSOR = 60.0
+"""Seconds that the sessions of a run wait for a ServerApp."""
+_ENDED_RUNS = 256
+"""Ids of past runs that are remembered, so that a refusal can say `over`."""
+
+
+class Emit(Protocol):
+    """Takes an event for the ServerApp of a run."""
+
+    def __call__(self, run: str, op: str, payload: bytes = b"", **fields: object) -> None:
+        """Send it, or drop it when no ServerApp is there."""
+
+
+class Stream:
+    """One connection of a session; the gateway writes what `outgoing` gives after each `wake`."""
+
+    def __init__(
+        self, session: Session, epoch: int, written: int, wake: Callable[[], None]
+    ) -> None:
+        """Continue after the message numbered `written`."""
+        self.session = session
+        self.epoch = epoch
+        self.ending: Ending | None = None
+        self.wake = wake
+        self._written = written
+        self._welcomed = False
+
+    def outgoing(self) -> Iterator[bytes]:
+        """Yield the messages that are to be written now, `welcome` first."""
+        session = self.session
+        if not self._welcomed:
+            self._welcomed = True
+            welcome = pb.Welcome(epoch=self.epoch)
+            yield pb.Down(ack=session.inbox.ack(), welcome=welcome).SerializeToString()
+        for seq, message in session.outbox.after(self._written):
+            self._written = seq
+            yield pb.Down(seq=seq, ack=session.inbox.ack(), message=message).SerializeToString()
+        if session.inbox.owes:
+            yield pb.Down(ack=session.inbox.ack()).SerializeToString()
+
+    def end(self, ending: Ending) -> None:
+        """End it, once; messages that are not written yet go out before a goodbye only."""
+        if self.ending is None:
+            self.ending = ending
+            self.wake()
+
+
+class Session:
+    """One node in one run."""
+
+    def __init__(self, run: str, peer: Peer, der: bytes, until: float) -> None:
+        """Begin one; `until` is when the first of its certificates ends."""
+        self.run = run
+        self.node = peer.id.hex()
+        self.fingerprint = peer.fingerprint
+        self.der = der
+        self.until = until
+        self.outbox, self.inbox = Outbox(self.node), Inbox(self.node)
+        self.stream: Stream | None = None
+        self.broken_at = math.inf
+        self.fence = 0
+        """Number of the first message by the present ServerApp."""
+
+
+class _Run:
+    """One run that the core serves."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.sessions: dict[str, Session] = {}
+        self.epochs: dict[str, int] = {}
+        self.dismissed: set[str] = set()
+        self.deserted_at = math.inf
+
+
+class Entry(NamedTuple):
+    """A hello whose certificates have been verified."""
+
+    hello: pb.Hello
+    ack: int
+    peer: Peer
+    member: Member
+    until: float
+
+
+class Sessions:
+    """All sessions of a gateway."""
+
+    def __init__(
+        self, gateway: str, emit: Emit, say: Callable[[str, str], None], limit: int = 2000
+    ) -> None:
+        """Serve no run yet.
+
+        Args:
+            gateway: The name in this gateway's tickets.
+            emit: Takes the events.
+            say: Takes a kind and a line for the log.
+            limit: Most sessions in all.
+        """
+        self._gateway, self._emit, self._say, self._limit = gateway, emit, say, limit
+        self._runs: dict[str, _Run] = {}
+        self._ended: deque[str] = deque(maxlen=_ENDED_RUNS)
+
+    # -- runs -------------------------------------------------------------------------------
+
+    def open(self, run: str, key: bytes) -> None:
+        """Serve a run with its ticket key, or let its next ServerApp take over."""
+        found = self._runs.setdefault(run, _Run(key))
+        found.deserted_at = math.inf
+        for session in found.sessions.values():
+            session.fence = session.outbox.sent + 1
+            self._emit(run, "joined", session.der, node=session.node, resumed=False)
+
+    def desert(self, run: str, now: float) -> None:
+        """Note that the ServerApp's connection closed."""
+        if run in self._runs:
+            self._runs[run].deserted_at = now
+            waiting = len(self._runs[run].sessions)
+            self._say("run", f"run {run}: its ServerApp left; {waiting} sessions wait for the next")
+
+    def runs(self) -> tuple[str, ...]:
+        """Return the runs that are served."""
+        return tuple(self._runs)
+
+    def count(self) -> int:
+        """Return how many sessions there are."""
+        return sum(len(run.sessions) for run in self._runs.values())
+
+    def welcome_back(self, run: str, node: str) -> None:
+        """Let a node that was sent a goodbye in again: it has a new ticket."""
+        self._runs[run].dismissed.discard(node)
+
+    # -- streams ----------------------------------------------------------------------------
+
+    def enter(self, entry: Entry, wake: Callable[[], None], wall: datetime) -> Stream:
+        """Admit the bearer of a ticket and return its stream.
+
+        Raises:
+            Turned: With the ending for the peer and the line for the log.
+        """
+        run = self._admitted(entry, wall)
+        name, node = entry.hello.run, entry.peer.id.hex()
+        session = run.sessions.get(node)
+        if entry.hello.resume:
+            session = self._resumed(session, entry)
+        elif session is None and self.count() >= self._limit:
+            raise Turned(Ending.FULL, node, f"is one more than {self._limit} sessions")
+        if session is not None and session.stream is not None:
+            epoch = session.stream.epoch
+            self._say("newest", f"node {node}: a newer connection took over from epoch {epoch}")
+            session.stream.end(Ending.TAKEN_OVER)
+        if session is None or not entry.hello.resume:
+            session = Session(name, entry.peer, entry.hello.certificate, entry.until)
+            run.sessions[node] = session
+        run.epochs[node] = run.epochs.get(node, 0) + 1
+        session.stream = Stream(session, run.epochs[node], entry.ack, wake)
+        session.broken_at = math.inf
+        self._emit(name, "joined", session.der, node=node, resumed=entry.hello.resume)
+        wake()
+        return session.stream
+
+    def _admitted(self, entry: Entry, wall: datetime) -> _Run:
+        name, peer = entry.hello.run, entry.peer
+        run, node = self._runs.get(name), peer.id.hex()
+        if run is None:
+            what = "is over" if name in self._ended else "is not served here"
+            raise Turned(Ending.NO_RUN, node, f"asks for run {name!r}, which {what}")
+        if entry.member.id != peer.id:
+            other = entry.member.id.hex()
+            raise Turned(Ending.CERTIFICATE, node, f"brings the signing certificate of {other}")
+        try:
+            tickets.admit(
+                run.key,
+                entry.hello.ticket,
+                run=name,
+                node_id=peer.id,
+                tls_fingerprint=peer.fingerprint,
+                gateway=self._gateway,
+                now=wall,
+            )
+        except PeerError as error:
+            what = str(error).partition(": ")[2]
+            raise Turned(Ending.TICKET, node, what) from error
+        if node in run.dismissed:
+            raise Turned(Ending.TICKET, node, "replayed a ticket after goodbye")
+        return run
+
+    def _resumed(self, session: Session | None, entry: Entry) -> Session:
+        node, peer = entry.peer.id.hex(), entry.peer
+        same = session is not None and (session.fingerprint, session.der) == (
+            peer.fingerprint,
+            entry.hello.certificate,
+        )
+        if session is None or not same:
+            raise Turned(Ending.NOT_RESUMED, node, "resumes a session that is not there")
+        try:
+            session.outbox.acked(entry.ack)
+        except PeerError as error:
+            raise Turned(Ending.NOT_RESUMED, node, "resumes another session's numbers") from error
+        return session
+
+    def up(self, stream: Stream, up: pb.Up) -> None:
+        """Take what came on a stream; a breach ends the session."""
+        if stream.ending is not None:
+            return
+        session = stream.session
+        if up.HasField("hello"):
+            self.expel(stream, Ending.MALFORMED, f"{session.node}: says hello twice on one stream")
+            return
+        try:
+            session.outbox.acked(up.ack)
+            fresh = up.HasField("message") and session.inbox.accept(up.seq, len(up.message))
+        except PeerError as error:
+            self.expel(stream, Ending.MALFORMED, str(error))
+            return
+        if fresh and up.ack >= session.fence:
+            self._emit(session.run, "message", up.message, node=session.node)
+        if session.inbox.owes:
+            stream.wake()
+
+    def broken(self, stream: Stream, now: float) -> None:
+        """Note that a stream is gone; its session waits a little for the next one."""
+        if stream.session.stream is stream:
+            stream.session.stream = None
+            stream.session.broken_at = now
+
+    def expel(self, stream: Stream, ending: Ending, line: str) -> None:
+        """End the session of a stream that broke a rule."""
+        if stream.session.stream is stream:
+            self._leave(stream.session, ending, line)
+        else:
+            stream.end(ending)
+
+    def live(self, run: str, peer: Peer) -> Session:
+        """Return the session in whose name a call of `peer` may act.
+
+        Raises:
+            Turned: There is none, or it belongs to another certificate.
+        """
+        node = peer.id.hex()
+        if run not in self._runs:
+            raise Turned(Ending.NO_RUN, node, f"calls for run {run!r}, which is not served here")
+        session = self._runs[run].sessions.get(node)
+        if session is None or session.fingerprint != peer.fingerprint:
+            raise Turned(Ending.NO_SESSION, node, f"calls for run {run!r} without a session")
+        return session
+
+    # -- from the ServerApp -----------------------------------------------------------------
+
+    def post(self, run: str, node: str, message: bytes) -> None:
+        """Send a message to a node; one that has no session has left, and that was said."""
+        session = self._runs[run].sessions.get(node)
+        if session is None:
+            return
+        try:
+            session.outbox.add(message)
+        except PeerError as error:
+            self._leave(session, Ending.UNREAD, str(error))
+            return
+        if session.stream is not None:
+            session.stream.wake()
+
+    def goodbye(self, run: str, node: str | None = None) -> None:
+        """Say goodbye to one node, or to all: then the run is over."""
+        found = self._runs[run]
+        leaving = list(found.sessions.values())
+        if node is not None:
+            leaving = [session for session in leaving if session.node == node]
+            found.dismissed.add(node)
+        data = pb.ToClient(goodbye=pb.Goodbye()).SerializeToString()
+        for session in leaving:
+            self.post(run, session.node, data)
+            if found.sessions.get(session.node) is session:
+                self._leave(session, Ending.GOODBYE, "")
+        if node is None:
+            del self._runs[run]
+            self._ended.append(run)
+
+    # -- time -------------------------------------------------------------------------------
+
+    def due(self) -> float:
+        """Return when `tick` next has something to do."""
+        moments = [run.deserted_at + SUCCESSOR for run in self._runs.values()]
+        for run in self._runs.values():
+            for session in run.sessions.values():
+                moments.append(min(session.until, session.broken_at + GRACE))
+        return min(moments, default=math.inf)
+
+    def tick(self, now: float) -> list[str]:
+        """Let time end what it ends; return the runs that got their goodbye."""
+        for run in self._runs.values():
+            for session in list(run.sessions.values()):
+                if now >= session.until:
+                    self._leave(session, Ending.EXPIRED, f"{session.node}: a certificate expired")
+                elif now >= session.broken_at + GRACE:
+                    self._leave(session, Ending.NO_SESSION, f"{session.node}: did not come back")
+        over = [name for name, run in self._runs.items() if now >= run.deserted_at + SUCCESSOR]
+        for name in over:
+            self._say("run", f"run {name}: no ServerApp came for {SUCCESSOR:.0f} s; goodbye to all")
+            self.goodbye(name)
+        return over
+
+    def _leave(self, session: Session, ending: Ending, line: str) -> None:
+        """Remove a session, end its stream and tell the ServerApp."""
+        if line:
+            self._say(ending.name.lower(), line)
+        self._runs[session.run].sessions.pop(session.node, None)
+        if session.stream is not None:
+            session.stream.end(ending)
+        self._emit(session.run, "left", node=session.node)
