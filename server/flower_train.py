@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import registry
 from .coordinator import Coordinator
@@ -66,6 +66,15 @@ class Result:
     """The run's directory."""
 
 
+class Learned(NamedTuple):
+    """What is learned, as the coordinator needs it."""
+
+    model: Mapping[str, NDArray[Any]]
+    metrics: dict[str, dict[str, int]]
+    """Declared metrics of both phases, with their fractional bits."""
+    test: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None
+
+
 def train(
     grid: Grid,
     strategy: FedAvg,
@@ -94,23 +103,26 @@ def train(
         RoundFailed: A round ended without a result and no attempt was left.
         StateError: The core service or the run's directory cannot be used.
     """
-    model, declared, test = _learned(task, initial_arrays, metrics, evaluate, config or {})
+    learned = _learned(task, initial_arrays, metrics, evaluate, config or {})
     table, rest = tables({**(own or {}), **(config or {})}, {})
     run = os.environ.get(RUN) or new_run_id("run")
     secure = os.environ.get(PLAIN, "on") != "off"
     settings = run_settings(table, rest, run=run, secure=secure)
-    federation = _federation()
+    return _run(grid, strategy, settings, learned, int(table["clients"]))
+
+
+def _run(
+    grid: Grid, strategy: FedAvg, settings: RunSettings, learned: Learned, clients: int
+) -> Result:
+    """Open the core and the run's directory, and go through the rounds."""
+    federation, security = _federation(), SECURITY[settings.scheme]
+    records: list[RoundRecord] = []
     with (
-        CoreClient.open(federation, run, settings.scheme) as core,
-        RunDirectory.create(umbel_home(), run) as directory,
+        CoreClient.open(federation, settings.run, settings.scheme) as core,
+        RunDirectory.create(umbel_home(), settings.run) as directory,
     ):
-        records: list[RoundRecord] = []
-        directory.ledger.create_run(
-            run,
-            _now().isoformat(timespec="seconds"),
-            _described(settings),
-            SECURITY[settings.scheme],
-        )
+        created = _now().isoformat(timespec="seconds")
+        directory.ledger.create_run(settings.run, created, _described(settings), security)
         around = Surroundings(
             verifier=core.verifier,
             ca=core.ca,
@@ -118,21 +130,20 @@ def train(
             directory=directory,
             post=core.post,
             wall=_now,
-            test=test,
+            test=learned.test,
             observe=records.append,
-            intake=core.intake,
             publish=core.publish,
             traffic=core.traffic,
+            intake=core.intake,
         )
-        coordinator = Coordinator(settings, model, declared, strategy.rule, around)
+        coordinator = Coordinator(settings, learned.model, learned.metrics, strategy.rule, around)
         invitations = Invitations(grid, registry.read(federation), core, settings.config)
-        _drive(coordinator, core, invitations, int(table["clients"]))
+        _drive(coordinator, core, invitations, clients)
         core.goodbye()
         if coordinator.failure is not None:
             raise coordinator.failure
-        return Result(
-            run=run, arrays=coordinator.model, records=tuple(records), path=directory.path
-        )
+        model = {name: array.copy() for name, array in coordinator.model.items()}
+        return Result(run=settings.run, arrays=model, records=tuple(records), path=directory.path)
 
 
 def _drive(
@@ -165,22 +176,18 @@ def _learned(
     metrics: Mapping[str, Sum | Count] | None,
     evaluate: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None,
     config: Mapping[str, Value],
-) -> tuple[
-    Mapping[str, NDArray[Any]],
-    dict[str, dict[str, int]],
-    Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None,
-]:
+) -> Learned:
     """Return the initial model, the declared metrics of both phases, and the server's test."""
     if task is not None:
         trainer = TaskTrainer(task)
         declared = {phase: trainer.declared(phase) for phase in ("train", "evaluate")}
         seed = config.get("seed", 0)
         initial = arrays if arrays is not None else trainer.arrays(int(seed))
-        return initial, declared, evaluate or trainer.test
+        return Learned(initial, declared, evaluate or trainer.test)
     if arrays is None:
         raise SettingsError("umbel.train", "a task, or initial_arrays", None)
     bits = fractional_bits(metrics or {})
-    return arrays, {"train": bits, "evaluate": bits}, evaluate
+    return Learned(arrays, {"train": bits, "evaluate": bits}, evaluate)
 
 
 def _federation() -> Path:
