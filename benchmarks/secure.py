@@ -108,8 +108,9 @@ class Race:
 
     @property
     def _place(self) -> int:
-        """Place of the member that is watched: the first that is not lost."""
-        return next(i for i in range(self._size.clients) if i not in self._size.gone)
+        """Place of the member that is watched: in the middle, and not one of the lost."""
+        kept = [i for i in range(self._size.clients) if i not in self._size.gone]
+        return kept[len(kept) // 2]
 
     def cases(self) -> Iterator[Measurement]:
         """Measure, then yield the cases of clients and unmasking."""

@@ -151,7 +151,7 @@ class MessageLayout:
         if not self.split:
             return 0
         # The rounding words start out where the codes will stand: no second buffer.
-        masks.apply(memoryview(buffer)[: self.split], self.split, [(rounding_key, 1)])
+        masks.write(memoryview(buffer)[: self.split], rounding_key)
         words = np.frombuffer(buffer, "<u4", self.words32)
         saturated, end = 0, 0
         try:

@@ -62,6 +62,20 @@ def apply(
     wipe(noise)
 
 
+def write(buffer: memoryview | bytearray, key: bytes | bytearray) -> None:
+    """Write a key's stream over a buffer, from the stream's start on.
+
+    Raises:
+        ValueError: The key is none, or the buffer is longer than one stream.
+    """
+    view = memoryview(buffer).cast("B")
+    _check(len(view), 0, [])
+    encryptor, zeros = _encryptor(key), memoryview(_ZEROS)
+    for low in range(0, len(view), TILE_BYTES):
+        part = view[low : low + TILE_BYTES]
+        encryptor.update_into(zeros[: len(part)], part)
+
+
 def stream(key: bytes | bytearray, nbytes: int, start: int = 0) -> bytes:
     """Return `nbytes` of a key's stream from byte `start` on.
 

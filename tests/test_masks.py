@@ -252,3 +252,15 @@ def test_the_lowest_bits_of_a_masked_zero_vector_have_no_short_recurrence() -> N
 
 def test_fresh_keys_give_fresh_streams() -> None:
     assert len({stream(os.urandom(32), 16) for _ in range(50)}) == 50
+
+
+@pytest.mark.parametrize("size", [0, 8, 64, TILE_BYTES, 2 * TILE_BYTES + 24])
+def test_a_written_stream_is_the_keys_own_from_its_start(size: int) -> None:
+    buffer = bytearray(b"\xff" * size)  # of which nothing may be left
+    masks.write(buffer, KEY)
+    assert bytes(buffer) == _other(KEY, size)
+
+
+def test_a_stream_is_written_with_a_whole_key_only() -> None:
+    with pytest.raises(ValueError, match="key"):
+        masks.write(bytearray(64), bytes(31))
