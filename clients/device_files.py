@@ -57,7 +57,7 @@ _KEYS: dict[str, Key] = {
     "id": text("[0-9a-f]{32}", "32 lower-case hex digits"),
     "gateway": text(_ADDRESS.pattern, "'host:port'"),
     "superlink": text(_ADDRESS.pattern, "'host:port'"),
-    "ddp": integer(1),
+    "ddp": integer(0),
     "memory": integer(1 << 28),
 }
 _REQUIRED = ("federation", "id", "gateway")
@@ -82,8 +82,8 @@ class DeviceFiles:
     gateway: str
     """`host:port` that this device dials; the host is a name in `trust.gateways`."""
     superlink: str = ""
-    ddp: int = 1
-    """Processes that train together, as on a host with several GPUs."""
+    ddp: int = 0
+    """Processes that train together with the torch task; 0 is the ordinary child."""
     memory: int | None = None
     """Bytes of address space for a task's process, if limited."""
     policy: Policy

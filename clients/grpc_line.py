@@ -36,14 +36,14 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 """Pause before the first new try, doubled up to the longest, each with a random half added."""
 FOR_GOOD = {
     grpc.StatusCode.UNAUTHENTICATED: pb.REASON_CERTIFICATE,
-    grpc.StatusCode.PERMISSION_DENIED: pb.REASON_CERTIFICATE,
-    grpc.StatusCode.FAILED_PRECONDITION: pb.REASON_ATTEMPT_CLOSED,
-    grpc.StatusCode.NOT_FOUND: pb.REASON_ATTEMPT_CLOSED,
-    grpc.StatusCode.ABORTED: pb.REASON_ATTEMPT_CLOSED,
+    grpc.StatusCode.PERMISSION_DENIED: pb.REASON_UNSPECIFIED,  # the ticket, or the run is over
+    grpc.StatusCode.ABORTED: pb.REASON_NEW_PROCESS,  # a newer connection of this node took over
+    grpc.StatusCode.FAILED_PRECONDITION: pb.REASON_UNSPECIFIED,  # no session to resume
+    grpc.StatusCode.NOT_FOUND: pb.REASON_UNSPECIFIED,
     grpc.StatusCode.INVALID_ARGUMENT: pb.REASON_UNSPECIFIED,
     grpc.StatusCode.UNIMPLEMENTED: pb.REASON_UNSPECIFIED,
 }
-"""Statuses after which the gateway will not take this session back."""
+"""Statuses that the same call would get again, and the code that they mean for the session."""
 OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),  # a gateway that vanished without a word is noticed
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -70,6 +70,8 @@ class Over:
 
     reason: pb.Reason
     detail: str
+    anew: bool = False
+    """The session is gone at the gateway: another one may be begun with the same ticket."""
 
 
 class Line:
@@ -150,7 +152,8 @@ class Line:
                 code, details = error.code(), error.details()
                 cause = f"{code.name.lower().replace('_', ' ')}: {details}"
                 if code in FOR_GOOD:
-                    over = Over(FOR_GOOD[code], cause)
+                    anew = code is grpc.StatusCode.FAILED_PRECONDITION and self.epoch > 0
+                    over = Over(FOR_GOOD[code], cause, anew)
                     break
             except PeerError as error:
                 over = Over(pb.REASON_UNSPECIFIED, str(error))

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from .device_files import DeviceFiles
     from .session import Action, Device, Upload
 
-LEASE_S = 60.0
+AWAY_S = 60.0
+"""How long the gateway may be away before a session is given up."""
 LONGEST_S = 6 * 3600.0
+"""After this a session begins no further attempt, whatever an invitation says."""
 WAITING = 16
 """Events that may wait for the session: frames of 1 MiB among them."""
 LOOK_S = 0.5
@@ -44,7 +46,8 @@ class Invitation:
 
     run: str
     ticket: bytes
-    lease: float = LEASE_S
+    lease: float = LONGEST_S
+    """Seconds after which no further attempt is begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class GatewaySession:
     def __init__(self, files: DeviceFiles, device: Device, invitation: Invitation) -> None:
         """Dial the device's own gateway; nothing is sent yet."""
         self._device, self._run = device, invitation.run
+        self._lease = min(invitation.lease, LONGEST_S)
         self._channel = dial(files.gateway, files.tls(datetime.now(UTC)))
         self._session = Session(device)
         self._events: queue.Queue[Event] = queue.Queue(WAITING)
@@ -86,35 +90,47 @@ class GatewaySession:
         self._transfer: Transfer | None = None
         self._rounds: set[tuple[int, int]] = set()
         self._moved, self._way = [0, 0], UP
-        hello = pb.Hello(
+        self._hello = pb.Hello(
             run=invitation.run,
             ticket=invitation.ticket,
             certificate=device.identity.certificate,
         )
-        self._line = Line(
-            self._channel, hello, deliver=self._post, lease=invitation.lease, log=device.log
-        )
+        self._line = self._new_line()
 
-    def serve(self, longest: float = LONGEST_S) -> Outcome:
-        """Take part until the session ends; returns what came of it and closes everything.
-
-        Args:
-            longest: Seconds after which no further attempt is begun.
-        """
+    def serve(self) -> Outcome:
+        """Take part until the session ends; returns what came of it and closes everything."""
         began = time.monotonic()
         self._line.open()
         try:
             over = None
             while over is None:
                 over = self._next()
-                old = time.monotonic() - began > longest
-                if over is None and old and self._session.start is None:
+                old = time.monotonic() - began > self._lease
+                if over is not None and over.anew:
+                    self._join_anew(over)
+                    over = None
+                elif over is None and old and self._session.start is None:
                     over = Over(pb.REASON_GOODBYE, "the longest life of a session is over")
             return self._outcome(over)
         except PeerError as error:
             return self._outcome(Over(pb.REASON_UNSPECIFIED, str(error)))
         finally:
             self._close()
+
+    def _new_line(self) -> Line:
+        return Line(
+            self._channel, self._hello, deliver=self._post, lease=AWAY_S, log=self._device.log
+        )
+
+    def _join_anew(self, over: Over) -> None:
+        """Begin another session with the same ticket: the gateway did not wait for this one."""
+        self._device.log(f"gateway: {over.detail}; this device joins anew")
+        self._stop_transfer()
+        self._session.close()
+        self._moved[UP] += self._line.bytes_up
+        self._moved[DOWN] += self._line.bytes_down
+        self._line = self._new_line()
+        self._line.open()
 
     # -- events -----------------------------------------------------------------------------
 

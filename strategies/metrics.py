@@ -70,6 +70,27 @@ def fractional_bits(declared: Mapping[str, Sum | Count]) -> dict[str, int]:
     return {name: FRACTION_BITS if isinstance(d, Sum) else 0 for name, d in declared.items()}
 
 
+def of_app(metrics: Mapping[str, Sum | Count]) -> dict[str, dict[str, Sum | Count]]:
+    """Return what a wrapped Flower app declares in each phase; server and devices agree by it.
+
+    `train.NAME` and `eval.NAME` are the metrics NAME of the app's train and evaluate replies. What
+    is declared under `eval.` is measured on the received model before training, too; where nothing
+    is, the app's evaluate function is not called. The numbers of examples come with them.
+
+    Raises:
+        SettingsError: A name without one of the two prefixes, or one that is counted anyway.
+    """
+    for name in metrics:
+        prefix, _, short = name.partition(".")
+        if prefix not in {"train", "eval"} or not short or short == "examples":
+            expected = "train.NAME or eval.NAME, of a metric in the app's replies"
+            raise SettingsError(f"metrics: {name}", expected, name)
+    evaluated = {name: metric for name, metric in metrics.items() if name.startswith("eval.")}
+    if evaluated:
+        evaluated["eval.examples"] = EXAMPLES
+    return {"train": {"train.examples": EXAMPLES, **metrics, **evaluated}, "evaluate": evaluated}
+
+
 def checked(
     values: Mapping[str, object], declared: Mapping[str, Sum | Count]
 ) -> dict[str, int | float]:
