@@ -41,6 +41,7 @@ class Part(NamedTuple):
 # Each module has `app: typer.Typer`.
 PARTS = {
     "simulate": Part("simulation.cli", "Run an app's whole federation in one process."),
+    "core": Part("server.core_cli", "Run the core service: gateway and aggregation core."),
     "runs": Part("server.runs_cli", "List, show and export the runs kept on this machine."),
     "new": Part("simulation.new", "Start an app from a template; needs no network."),
     "bench": Part("benchmarks.cli", "Measure this machine, the peer and the limit."),

@@ -64,6 +64,10 @@ class CoreSum:
         """Let a node upload the vector with this SHA-256."""
         self._expected.setdefault(node, y_hash)
 
+    def expects(self, node: str) -> bool:
+        """Say whether a node may upload as soon as it has a slot."""
+        return node in self._expected
+
     def grant(self, node: str, now: float) -> int | None:
         """Return the offset from which a node is to send; None for not yet.
 

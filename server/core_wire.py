@@ -30,7 +30,7 @@ weight_cap, max_norm}`: what the firewall needs. Commands of one connection are 
 | `message {node}` | a ToServer |
 | `whole {node}` | |
 | `bad {node, why, attack}` | |
-| `error {op, why}` | |
+| `error {command, why}` | |
 
 After `opened` comes a `joined` for every session that is there already: a successor's view.
 `error` says that a command was refused; the connection goes on.

@@ -290,6 +290,11 @@ class Sessions:
             raise Turned(Ending.NO_SESSION, node, f"calls for run {run!r} without a session")
         return session
 
+    def holds(self, session: Session) -> bool:
+        """Say whether this is still the session of its node."""
+        run = self._runs.get(session.run)
+        return run is not None and run.sessions.get(session.node) is session
+
     # -- from the ServerApp -----------------------------------------------------------------
 
     def post(self, run: str, node: str, message: bytes) -> None:
@@ -323,14 +328,6 @@ class Sessions:
 
     # -- time -------------------------------------------------------------------------------
 
-    def due(self) -> float:
-        """Return when `tick` next has something to do."""
-        moments = [run.deserted_at + SUCCESSOR for run in self._runs.values()]
-        for run in self._runs.values():
-            for session in run.sessions.values():
-                moments.append(min(session.until, session.broken_at + GRACE))
-        return min(moments, default=math.inf)
-
     def tick(self, now: float) -> list[str]:
         """Let time end what it ends; return the runs that got their goodbye."""
         for run in self._runs.values():
@@ -344,6 +341,13 @@ class Sessions:
             self._say("run", f"run {name}: no ServerApp came for {SUCCESSOR:.0f} s; goodbye to all")
             self.goodbye(name)
         return over
+
+    def shut_down(self) -> None:
+        """End every stream, because this process stops."""
+        for run in self._runs.values():
+            for session in run.sessions.values():
+                if session.stream is not None:
+                    session.stream.end(Ending.SHUTDOWN)
 
     def _leave(self, session: Session, ending: Ending, line: str) -> None:
         """Remove a session, end its stream and tell the ServerApp."""

@@ -1,0 +1,217 @@
+"""`umbel core up`: the core service of one federation on this machine, until it is told to stop.
+
+It needs the federation directory with `ca.pem`, `gateway.pem` and `gateway.key`, holds a lock on
+it, and writes there `core.sock` (0600) and `core.json` once it listens. SIGTERM and SIGINT end
+it: the listening ends, every session is told, socket and file go away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path  # noqa: TC003 - typer evaluates it
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from .core.world import World
+from .core_log import Lines
+from .core_service import Core
+from .core_socket import CoreSocket
+from ..protocol.certificates import fingerprint
+from ..protocol.errors import SettingsError, StateError
+from ..protocol.verification import Verifier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Run the core service of a federation; example: umbel core up --federation DIR",
+)
+
+SLOTS = 4
+_TICK = 0.25
+_LAST_PORT = 65535
+_MOVE = "`umbel up` makes a federation directory"
+
+
+@app.callback()
+def _core() -> None:
+    """Keep `up` a subcommand: others will stand beside it."""
+
+
+@app.command(epilog="Example: umbel core up --federation ~/.local/state/umbel/federations/dev")
+def up(
+    federation: Annotated[Path, typer.Option(help="Federation directory.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 0,
+    slots: Annotated[int, typer.Option(help="Vectors in flight at once, for each sum.")] = SLOTS,
+    connections: Annotated[int, typer.Option(help="Most connections at once.")] = 1500,
+) -> None:
+    """Serve devices on one port and ServerApps on `core.sock`, until SIGTERM or Ctrl-C."""
+    if not 0 <= port <= _LAST_PORT:
+        raise SettingsError("--port", "0 to 65535", port)
+    if connections < 1:
+        raise SettingsError("--connections", "1 or more", connections)
+    about = Federation.read(federation)
+    _raise_file_limit(connections)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    with _locked(federation):
+        asyncio.run(serve(about, f"{host}:{port}", World(slots), connections))
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What the core reads from a federation directory."""
+
+    directory: Path
+    name: str
+    root: x509.Certificate
+    root_pem: bytes
+    chain: bytes
+    key: bytes
+    names: list[str]
+
+    @classmethod
+    def read(cls, directory: Path) -> Federation:
+        """Read it.
+
+        Raises:
+            StateError: A file is missing, or is no certificate.
+        """
+        try:
+            root_pem = (directory / "ca.pem").read_bytes()
+            chain = (directory / "gateway.pem").read_bytes()
+            key = (directory / "gateway.key").read_bytes()
+            root = x509.load_pem_x509_certificate(root_pem)
+            names = _names(x509.load_pem_x509_certificate(chain))
+            name = root.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value
+        except OSError as error:
+            where = str(error.filename or directory)
+            raise StateError(where, "a readable file", error.strerror, _MOVE) from error
+        except (ValueError, IndexError, x509.ExtensionNotFound) as error:
+            raise StateError(str(directory), "certificates of a CA and a gateway", error) from error
+        return cls(directory, str(name), root, root_pem, chain, key, names)
+
+    @property
+    def ca(self) -> str:
+        """SHA-256 of the root certificate, hex."""
+        return fingerprint(self.root.public_bytes(Encoding.DER)).hex()
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = [str(address) for address in found.get_values_for_type(x509.IPAddress)]
+    return [*found.get_values_for_type(x509.DNSName), *addresses]
+
+
+async def serve(about: Federation, address: str, world: World, connections: int) -> None:
+    """Serve until a signal comes.
+
+    Raises:
+        StateError: The address or the socket is taken.
+    """
+    from .grpc_gateway import Gateway  # noqa: PLC0415 - grpc waits until it is needed
+
+    lines = Lines(_print, time.monotonic)
+    core = Core(
+        Verifier(about.root, about.name),
+        about.names[0],
+        world,
+        clock=time.monotonic,
+        wall=lambda: datetime.now(UTC),
+        say=lines.say,
+        limit=connections,
+    )
+    gateway = Gateway(core)
+    try:
+        port = await gateway.start(address, (about.key, about.chain), about.root_pem, connections)
+    except RuntimeError as error:
+        raise StateError(
+            address, "an address to listen on", error, "choose another --port"
+        ) from error
+    door = CoreSocket(core, about.directory, port, about.names, about.ca)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    tasks = [asyncio.create_task(door.serve(door.listen())), asyncio.create_task(_ticks(core))]
+    record = about.directory / "core.json"
+    try:
+        _write_record(record, about, port)
+        print(f"core service: listening on {address.rpartition(':')[0]}:{port}", flush=True)
+        waiting = asyncio.create_task(stop.wait())
+        await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        record.unlink(missing_ok=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        core.shut_down()
+        await gateway.stop()
+
+
+async def _ticks(core: Core) -> None:
+    while True:
+        core.tick()
+        await asyncio.sleep(_TICK)
+
+
+def _write_record(path: Path, about: Federation, port: int) -> None:
+    """Write core.json whole: whoever reads it finds a service that listens."""
+    record = {
+        "pid": os.getpid(),
+        "port": port,
+        "names": about.names,
+        "ca_sha256": about.ca,
+        "federation": about.name,
+    }
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(record) + "\n", "utf-8")
+    temporary.replace(path)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold the directory for this process alone."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise StateError(
+            str(directory), "no other core service", "one that runs", "`umbel down` ends it"
+        ) from error
+    finally:
+        os.close(handle)
+
+
+def _raise_file_limit(connections: int) -> None:
+    """Let this process hold every connection, and then some files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + 512
+    if hard != resource.RLIM_INFINITY and wanted > hard:
+        raise SettingsError("--connections", f"at most {hard - 512} (ulimit -Hn)", connections)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _print(line: str) -> None:
+    print(f"core: {line}", file=sys.stderr, flush=True)

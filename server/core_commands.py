@@ -1,0 +1,172 @@
+"""What a ServerApp may ask of the core service: one small function for each command.
+
+The table `COMMANDS` is the list of core_wire.py. Commands of one connection are done one after
+another; work on large buffers goes to a thread, so that other runs and all sessions live on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from . import core_wire as wire
+from .core_sum import CoreSum
+from .firewall import Firewall
+from .ingest import Shape
+from ..protocol import tickets
+from ..protocol.codec import Codec
+from ..protocol.entropy import os_entropy, random_bytes, wipe
+from ..protocol.errors import Malformed, PeerError, SettingsError, UmbelError
+from ..protocol.layout import MessageLayout
+from ..protocol.manifest import Manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from .core_service import Core, Served
+
+HEAVY = 8 << 20
+"""Bytes from which arithmetic on a buffer is done in a thread."""
+_WHO = "ServerApp"
+
+
+class Commander:
+    """The commands of one connection, for one run."""
+
+    def __init__(self, core: Core, run: str, served: Served) -> None:
+        """Act on `served`, which is what the core holds for `run`."""
+        self.core, self.run, self.served = core, run, served
+
+    async def do(self, message: wire.Message) -> None:
+        """Do one command; what is wrong with it is answered with `error`."""
+        try:
+            await _DO[message.op](self, message)
+        except UmbelError as error:
+            self._answer("error", command=message.op, why=str(error))
+        self.served.pump(self.core.clock())
+
+    async def tickets(self, message: wire.Message) -> None:
+        """Mint a ticket for each certificate that is named."""
+        lives = wire.seconds(message, "seconds")
+        expires = int(self.core.wall().timestamp() + lives)
+        minted = {}
+        for node_id, fingerprint in wire.bearers(message):
+            ticket = tickets.Ticket(
+                run=self.run,
+                node_id=node_id,
+                tls_fingerprint=fingerprint,
+                gateway=self.core.gateway,
+                expires=expires,
+                nonce=bytes(random_bytes(tickets.NONCE_BYTES, os_entropy)),
+            )
+            minted[node_id.hex()] = tickets.mint(self.served.key, ticket).hex()
+            self.core.sessions.welcome_back(self.run, node_id.hex())
+        self._answer("tickets", tickets=minted)
+
+    async def publish(self, message: wire.Message) -> None:
+        """Keep a model for whoever fetches it."""
+        self.served.publish(wire.octets(message, "digest", 32), message.payload)
+
+    async def post(self, message: wire.Message) -> None:
+        """Send a message to a node."""
+        self.core.sessions.post(self.run, wire.node(message), bytes(message.payload))
+
+    async def sum(self, message: wire.Message) -> None:
+        """Open a sum; one that is open is closed."""
+        ctx = wire.octets(message, "ctx", 32)
+        shape = Shape(
+            wire.count(message, "total"),
+            wire.count(message, "split"),
+            wire.seconds(message, "stall"),
+        )
+        plain = message.fields.get("plain")
+        check = None if plain is None else plain_check(plain, shape)
+        self.core.close_sum(self.served)
+        self.served.sum = CoreSum(self.core.world, ctx, shape, check, self._answer)
+
+    async def expect(self, message: wire.Message) -> None:
+        """Let a node upload."""
+        self._sum().expect(wire.node(message), wire.octets(message, "y_hash", 32))
+
+    async def fold(self, message: wire.Message) -> None:
+        """Add a whole vector to the sum."""
+        await self._work(self._sum().fold, wire.node(message))
+
+    async def discard(self, message: wire.Message) -> None:
+        """Forget a node."""
+        if self.served.sum is not None:
+            self.served.sum.discard(wire.node(message))
+
+    async def unmask(self, message: wire.Message) -> None:
+        """Take the masks off the sum; the keys are wiped."""
+        found, keys = self._sum(), message.payload
+        streams = [
+            (keys[32 * place : 32 * place + 32], sign)
+            for place, sign in enumerate(wire.signs(message))
+        ]
+        try:
+            await asyncio.to_thread(found.unmask, streams)
+        finally:
+            wipe(keys, *(key for key, _ in streams))
+
+    async def result(self, _: wire.Message) -> None:
+        """Answer with the sum, and go on when it has left."""
+        self._answer("result", self._sum().result())
+        if self.served.outlet is not None:
+            await self.served.outlet.flushed()
+
+    async def close_sum(self, _: wire.Message) -> None:
+        """Give the slots back."""
+        self.core.close_sum(self.served)
+
+    async def goodbye(self, message: wire.Message) -> None:
+        """Dismiss one node, or everybody: then the run is over."""
+        if message.fields.get("node") is None:
+            self.core.end_run(self.run)
+        else:
+            self.core.sessions.goodbye(self.run, wire.node(message))
+
+    async def open(self, _: wire.Message) -> None:
+        """Refuse: a connection serves one run, from its first command on."""
+        raise Malformed(_WHO, "open", "once a connection", "again")
+
+    def _answer(self, op: str, payload: bytes | memoryview = b"", **fields: object) -> None:
+        self.core.emit(self.run, op, payload, **fields)
+
+    def _sum(self) -> CoreSum:
+        if self.served.sum is None:
+            raise PeerError(_WHO, "no sum is open")
+        return self.served.sum
+
+    async def _work(self, work: Callable[[str], None], node: str) -> None:
+        if self._sum().shape.total < HEAVY:
+            work(node)
+        else:
+            await asyncio.to_thread(work, node)
+
+
+_DO: Mapping[str, Callable[[Commander, wire.Message], Awaitable[None]]] = {
+    op: getattr(Commander, op) for op in wire.COMMANDS
+}
+
+
+def plain_check(plain: Any, shape: Shape) -> Callable[[str, memoryview], None]:
+    """Return the firewall's check of an unmasked vector, out of what `sum` says.
+
+    Raises:
+        Malformed, SettingsError: What it says is none, or does not fit the sizes.
+    """
+    if not isinstance(plain, dict):
+        raise Malformed(_WHO, "sum.plain", "an object or null", type(plain).__name__)
+    try:
+        manifest = Manifest.from_json(plain["manifest"], _WHO)
+        layout = MessageLayout(manifest, plain["metrics"], plain["phase"])
+        codec = Codec(plain["members"], plain["value_range"], plain["weight_cap"])
+        firewall = Firewall(
+            manifest, max_norm=plain["max_norm"], weight_cap=int(plain["weight_cap"])
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Malformed(_WHO, f"sum.plain: {type(error).__name__} {error}") from error
+    if (layout.total_bytes, layout.split) != shape[:2]:
+        raise SettingsError("sum.plain", f"sizes {shape[:2]}", (layout.total_bytes, layout.split))
+    return lambda node, slot: firewall.check_message(node, slot, layout, codec)

@@ -1,0 +1,317 @@
+"""The core service: sessions, sums and models of every run, between gateway and ServerApps.
+
+The gateway (grpc_gateway.py) calls it for each thing that a device does, a ServerApp's commands
+reach it through core_commands.py. All of it runs in one event loop; nothing in here waits but
+for a free slot, and for a ServerApp that reads too slowly.
+
+Back-pressure: a vector's frames are read only when a slot is granted, in the order of asking;
+a device's messages only while the ServerApp's unread events are below `HIGH_WATER`. Memory:
+slots and accumulator of each open sum, the two newest models of a run, the events that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from .endings import Ending, Turned
+from .sessions import Entry, Sessions
+from ..protocol import wire
+from ..protocol.errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from .core.world import World
+    from .core_sum import CoreSum
+    from .sessions import Session, Stream
+    from ..protocol.verification import Peer, Verifier
+
+HIGH_WATER = 8 << 20
+"""Bytes of unread events from which on devices' messages wait in their streams."""
+MODELS = 2
+"""Published models that are kept: the present one, and that of a round that ends."""
+FRAME = wire.MAX_ENVELOPE
+
+
+class Outlet(Protocol):
+    """The way to a ServerApp."""
+
+    waiting: int
+    """Bytes that it has not read yet."""
+
+    def send(self, op: str, payload: bytes | memoryview, fields: dict[str, object]) -> None:
+        """Queue an event."""
+
+    async def room(self) -> None:
+        """Return when `waiting` is low again, or nobody reads any more."""
+
+    async def flushed(self) -> None:
+        """Return when everything has left, or nobody reads any more."""
+
+    def close(self) -> None:
+        """End the connection."""
+
+
+class Served:
+    """What the core holds for one run."""
+
+    def __init__(self, key: bytes) -> None:
+        """Hold nothing but the ticket key."""
+        self.key = key
+        self.outlet: Outlet | None = None
+        self.sum: CoreSum | None = None
+        self.models: dict[bytes, bytearray] = {}
+        self.up = self.down = 0
+        self.waiting: dict[str, tuple[bytes, asyncio.Future[int]]] = {}
+        self.uploads: dict[str, Upload] = {}
+
+    def publish(self, digest: bytes, model: bytearray) -> None:
+        """Keep a model, and of the others the newest."""
+        self.models.pop(digest, None)
+        self.models[digest] = model
+        while len(self.models) > MODELS:
+            del self.models[next(iter(self.models))]
+
+    def pump(self, now: float) -> None:
+        """Grant slots to those who wait, in the order of asking."""
+        for node, (ctx, granted) in list(self.waiting.items()):
+            if granted.done():
+                continue
+            if self.sum is None or self.sum.ctx != ctx:
+                what = "uploads for a sum that is not open"
+                granted.set_exception(Turned(Ending.NOT_WANTED, node, what))
+                continue
+            try:
+                offset = self.sum.grant(node, now)
+            except Turned as error:
+                granted.set_exception(error)
+                continue
+            if offset is not None:
+                granted.set_result(offset)
+            elif self.sum.expects(node):
+                return  # no slot for the first in line, hence for nobody
+
+
+class Upload:
+    """One upload call of a node."""
+
+    def __init__(self, served: Served, session: Session, into: CoreSum, offset: int) -> None:
+        """Start at `offset`, where the slot is filled."""
+        self.served, self.session, self.into, self.offset = served, session, into, offset
+        self.received = offset
+
+
+class Core:
+    """Everything of a core service but its two sockets."""
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        gateway: str,
+        world: World,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], datetime],
+        say: Callable[[str, str], None],
+        limit: int = 2000,
+    ) -> None:
+        """Serve no run yet.
+
+        Args:
+            verifier: Knows the federation's root.
+            gateway: The name in tickets.
+            world: Slots.
+            clock: Monotonic seconds.
+            wall: An aware datetime.
+            say: Takes a kind and a line for the log.
+            limit: Most sessions.
+        """
+        self.gateway, self.world = gateway, world
+        self.clock, self.wall, self.say = clock, wall, say
+        self.served: dict[str, Served] = {}
+        self.sessions = Sessions(gateway, self.emit, say, limit)
+        self.forget: Callable[[str], None] = lambda _run: None
+        """Called when a run is over: its ticket key is of no use any more."""
+        self._verifier = verifier
+
+    def emit(self, run: str, op: str, payload: bytes | memoryview = b"", **fields: object) -> None:
+        """Send an event to the run's ServerApp; without one nobody needs it."""
+        served = self.served[run]
+        if served.outlet is not None:
+            fields["bytes"] = {"up": served.up, "down": served.down}
+            served.outlet.send(op, payload, fields)
+
+    # -- what devices do --------------------------------------------------------------------
+
+    def peer(self, certificate: bytes) -> Peer:
+        """Return who is at the other end of a call, judged anew."""
+        try:
+            return self._verifier.peer(certificate, self.wall())
+        except PeerError as error:
+            raise Turned(Ending.CERTIFICATE, "a peer", f"was refused: {error}") from error
+
+    def enter(self, peer: Peer, data: bytes, wake: Callable[[], None]) -> Stream:
+        """Take the first message of a stream and return the stream of a session."""
+        node = peer.id.hex()
+        try:
+            up = wire.parse_up(data, node)
+        except PeerError as error:
+            raise Turned(Ending.MALFORMED, node, f"said no hello: {error}") from error
+        if not up.HasField("hello"):
+            raise Turned(Ending.MALFORMED, node, "began its stream without hello")
+        wall = self.wall()
+        try:
+            member = self._verifier.member(up.hello.certificate, wall)
+        except PeerError as error:
+            raise Turned(Ending.CERTIFICATE, node, f"was refused: {error}") from error
+        rest = (min(peer.not_after, member.not_after) - wall).total_seconds()
+        entry = Entry(up.hello, up.ack, peer, member, self.clock() + rest)
+        return self.sessions.enter(entry, wake, wall)
+
+    async def up(self, stream: Stream, data: bytes) -> None:
+        """Take a message of a stream; return when the ServerApp has room for the next."""
+        try:
+            up = wire.parse_up(data, stream.session.node)
+        except PeerError as error:
+            self.sessions.expel(stream, Ending.MALFORMED, str(error))
+            return
+        served = self.served.get(stream.session.run)
+        if served is None:
+            return
+        served.up += len(up.message)
+        self.sessions.up(stream, up)
+        if served.outlet is not None and served.outlet.waiting > HIGH_WATER:
+            await served.outlet.room()
+
+    def sent(self, stream: Stream, size: int) -> None:
+        """Count bytes that went down a stream."""
+        served = self.served.get(stream.session.run)
+        if served is not None:
+            served.down += size
+
+    def broken(self, stream: Stream) -> None:
+        """Note that a stream is gone."""
+        self.sessions.broken(stream, self.clock())
+
+    async def upload(self, peer: Peer, run: str, ctx: bytes) -> Upload:
+        """Return an upload when a slot is granted; that is the back-pressure.
+
+        Raises:
+            Turned: No session, no such sum, or the node is not wanted.
+        """
+        session = self.sessions.live(run, peer)
+        served, node = self.served[run], session.node
+        earlier = served.waiting.pop(node, None)
+        if earlier is not None and not earlier[1].done():
+            earlier[1].set_exception(Turned(Ending.TAKEN_OVER, node, "began its upload anew"))
+        granted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        served.waiting[node] = ctx, granted
+        served.pump(self.clock())
+        try:
+            offset = await granted
+        finally:
+            if served.waiting.get(node, (b"", None))[1] is granted:
+                del served.waiting[node]
+                if served.sum is not None:
+                    served.sum.give_up(node)
+        if served.sum is None:
+            raise Turned(Ending.NOT_WANTED, node, "uploads for a sum that is not open")
+        upload = Upload(served, session, served.sum, offset)
+        served.uploads[node] = upload
+        return upload
+
+    def frame(self, upload: Upload, data: bytes) -> bool:
+        """Take one frame of an upload and say whether the vector is whole.
+
+        Raises:
+            Turned: The frame is wrong, or came after a newer upload, session or sum.
+        """
+        served, session = upload.served, upload.session
+        node, now = session.node, self.clock()
+        here = self.served.get(session.run) is served and self.sessions.holds(session)
+        if not here or served.uploads.get(node) is not upload:
+            raise Turned(Ending.TAKEN_OVER, node, "sent a frame after a newer connection's")
+        served.up += len(data)
+        try:
+            whole = upload.into.frame(node, data, now)
+        finally:
+            served.pump(now)  # a bad one leaves a free slot
+        upload.received = upload.into.grant(node, now) or 0
+        return whole
+
+    def ended(self, upload: Upload) -> None:
+        """Note that an upload call is over."""
+        if upload.served.uploads.get(upload.session.node) is upload:
+            del upload.served.uploads[upload.session.node]
+
+    def model(self, peer: Peer, data: bytes) -> tuple[Served, bytes, memoryview, int]:
+        """Return run, digest, bytes and offset of the model that is asked for.
+
+        Raises:
+            Turned: No session, or no such model.
+        """
+        node = peer.id.hex()
+        try:
+            request = wire.parse_fetch(data, node)
+        except PeerError as error:
+            raise Turned(Ending.MALFORMED, node, f"asks for no model: {error}") from error
+        self.sessions.live(request.run, peer)
+        served = self.served[request.run]
+        model = served.models.get(request.digest)
+        if model is None or request.offset > len(model):
+            raise Turned(Ending.NO_MODEL, node, f"asks for model {request.digest[:4].hex()}")
+        return served, request.digest, memoryview(model), request.offset
+
+    # -- runs and time ----------------------------------------------------------------------
+
+    def open(self, run: str, key: bytes, outlet: Outlet) -> Served:
+        """Serve a run; a ServerApp that had it before is let go."""
+        served = self.served.setdefault(run, Served(key))
+        if served.outlet is not None:
+            self.say("run", f"run {run}: a new ServerApp took over")
+            served.outlet.close()
+        self.close_sum(served)
+        served.outlet, served.up, served.down = outlet, 0, 0
+        return served
+
+    def desert(self, run: str, outlet: Outlet) -> None:
+        """Note that a ServerApp's connection is closed; its open sum is of no use to another."""
+        served = self.served.get(run)
+        if served is not None and served.outlet is outlet:
+            served.outlet = None
+            self.close_sum(served)
+            self.sessions.desert(run, self.clock())
+
+    def close_sum(self, served: Served) -> None:
+        """Give the slots back; who waits for one is turned away."""
+        if served.sum is not None:
+            served.sum.close()
+            served.sum = None
+            served.pump(self.clock())
+
+    def end_run(self, run: str) -> None:
+        """Say goodbye to all, and keep nothing of the run."""
+        if run in self.sessions.runs():
+            self.sessions.goodbye(run)
+        served = self.served.pop(run)
+        if served.sum is not None:
+            served.sum.close()
+            served.sum = None
+        served.pump(self.clock())
+        self.forget(run)
+
+    def tick(self) -> None:
+        """Let time end what it ends."""
+        now = self.clock()
+        for run in self.sessions.tick(now):
+            self.end_run(run)
+        for served in self.served.values():
+            if served.sum is not None and served.sum.due <= now:
+                served.sum.tick(now)
+                served.pump(now)
+
+    def shut_down(self) -> None:
+        """End every stream: this process is about to stop, and devices may try again."""
+        self.sessions.shut_down()

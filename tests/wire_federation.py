@@ -1,0 +1,259 @@
+"""A federation for tests of the network: a CA, devices with both leaves, a gateway in this process.
+
+The device's end is written against messages.proto and grpcio alone, so that it is another hand
+than the platform's own client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+import grpc.aio
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from umbel.protocol import messages_pb2 as pb
+from umbel.protocol import tickets
+from umbel.protocol.certificates import Authority
+from umbel.protocol.verification import Verifier
+from umbel.server.core.world import World
+from umbel.server.core_service import Core
+from umbel.server.grpc_gateway import Gateway
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+FEDERATION = "north"
+GATEWAY = "localhost"
+RUN = "digits-1"
+KEY = bytes(range(32))
+METHOD = "/umbel.v1.Gateway/"
+
+
+def pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def der(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(Encoding.DER)
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+class Machine:
+    """A node's keys and leaves."""
+
+    def __init__(
+        self, authority: Authority, number: int, issued: datetime | None = None, days: int = 7
+    ) -> None:
+        now = issued or datetime.now(UTC)
+        self.id = bytes([number]) * 16
+        self.node = self.id.hex()
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.signing = Ed25519PrivateKey.generate()
+        site = f"site-{number}"
+        self.tls = authority.issue_tls(self.key.public_key(), self.id, site, now, days)
+        self.leaf = authority.issue_signing(self.signing.public_key(), self.id, site, now, days)
+        self.der = der(self.leaf)
+        self.fingerprint = sha256(der(self.tls)).digest()
+
+    def ticket(
+        self, run: str = RUN, key: bytes = KEY, lives: float = 3600.0, gateway: str = GATEWAY
+    ) -> bytes:
+        expires = int(time.time() + lives)
+        fields = tickets.Ticket(run, self.id, self.fingerprint, gateway, expires, bytes(16))
+        return tickets.mint(key, fields)
+
+
+class Heard:
+    """A ServerApp's ear: the events of a run, in order."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.closed = False
+        self.events: list[tuple[str, dict[str, Any], bytes]] = []
+        self._more = asyncio.Event()
+
+    def send(self, op: str, payload: bytes | memoryview, fields: dict[str, object]) -> None:
+        self.events.append((op, dict(fields), bytes(payload)))
+        self._more.set()
+
+    async def room(self) -> None:
+        """Everything is read at once."""
+
+    async def flushed(self) -> None:
+        """Everything is read at once."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def ops(self) -> list[str]:
+        return [op for op, _, _ in self.events]
+
+    async def wait(self, op: str, count: int = 1) -> tuple[str, dict[str, Any], bytes]:
+        """Return the count-th event of this name, when it has come."""
+        async with asyncio.timeout(10):
+            while self.ops().count(op) < count:
+                self._more.clear()
+                await self._more.wait()
+        return [event for event in self.events if event[0] == op][count - 1]
+
+
+class Federation:
+    """A core and its gateway over real mTLS, with one run whose ServerApp is `heard`."""
+
+    def __init__(self, slots: int = 1, connections: int = 200, limit: int = 100) -> None:
+        self.authority = Authority.create(FEDERATION, datetime.now(UTC))
+        self.root = pem(self.authority.certificate)
+        self.lines: list[str] = []
+        self.ahead = 0.0
+        self.core = Core(
+            Verifier(self.authority.certificate, FEDERATION),
+            GATEWAY,
+            World(slots),
+            clock=lambda: time.monotonic() + self.ahead,
+            wall=lambda: datetime.now(UTC) + timedelta(seconds=self.ahead),
+            say=lambda kind, line: self.lines.append(f"{kind}: {line}"),
+            limit=limit,
+        )
+        self.gateway = Gateway(self.core)
+        self.connections = connections
+        self.port = 0
+        self.heard = Heard()
+        self._key = ec.generate_private_key(ec.SECP256R1())
+
+    async def __aenter__(self) -> Self:
+        now = datetime.now(UTC)
+        names = [GATEWAY, "127.0.0.1"]
+        leaf = self.authority.issue_gateway(self._key.public_key(), names, now)
+        certificate = key_pem(self._key), pem(leaf)
+        self.port = await self.gateway.start(
+            "127.0.0.1:0", certificate, self.root, self.connections
+        )
+        self.heard = self.serverapp()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.core.shut_down()
+        await self.gateway.stop(0)
+
+    def serverapp(self, run: str = RUN) -> Heard:
+        """Let a ServerApp open the run."""
+        heard = Heard()
+        served = self.core.open(run, KEY, heard)
+        self.core.sessions.open(run, served.key)
+        return heard
+
+    def said(self, *words: str) -> bool:
+        return any(all(word in line for word in words) for line in self.lines)
+
+
+class Device:
+    """One connection of a machine, and the streams it opens."""
+
+    def __init__(self, federation: Federation, machine: Machine, root: bytes = b"") -> None:
+        credentials = grpc.ssl_channel_credentials(
+            root or federation.root, key_pem(machine.key), pem(machine.tls)
+        )
+        self.machine = machine
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        self.channel = grpc.aio.secure_channel(
+            f"localhost:{federation.port}", credentials, options=options
+        )
+        self.call: Any = None
+        self.seq = 0
+        self.received = 0
+        self.epoch = 0
+        self.unacked: deque[tuple[int, bytes]] = deque()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.channel.close()
+
+    async def hello(self, *, resume: bool = False, run: str = RUN, **fields: Any) -> pb.Down:
+        """Open a stream and return the first thing that comes down."""
+        self.call = self.channel.stream_stream(METHOD + "Session")(timeout=30)
+        hello = pb.Hello(
+            run=run,
+            ticket=fields.get("ticket") or self.machine.ticket(run),
+            certificate=fields.get("certificate") or self.machine.der,
+            resume=resume,
+        )
+        await self.call.write(pb.Up(ack=self.received, hello=hello).SerializeToString())
+        down = await self.down()
+        if down.HasField("welcome"):
+            self.epoch = down.welcome.epoch
+            while self.unacked and self.unacked[0][0] <= down.ack:
+                self.unacked.popleft()
+            for seq, message in self.unacked:
+                await self._write(seq, message)
+        return down
+
+    async def down(self) -> pb.Down:
+        """Return the next thing that comes down; a status raises AioRpcError."""
+        data = await self.call.read()
+        if data is grpc.aio.EOF:
+            raise Ended(await self.call.code(), await self.call.details())
+        found = pb.Down.FromString(data)
+        self.received = max(self.received, found.seq)
+        return found
+
+    async def message(self) -> pb.Down:
+        """Return the next message, passing over acknowledgements."""
+        while True:
+            found = await self.down()
+            if found.HasField("message"):
+                return found
+
+    async def send(self, message: bytes) -> None:
+        self.seq += 1
+        self.unacked.append((self.seq, message))
+        await self._write(self.seq, message)
+
+    async def _write(self, seq: int, message: bytes) -> None:
+        await self.call.write(
+            pb.Up(seq=seq, ack=self.received, message=message).SerializeToString()
+        )
+
+    def upload(self, parts: Iterable[bytes] | AsyncIterator[bytes], ctx: bytes) -> Any:
+        metadata = (("umbel-run", RUN), ("umbel-ctx-bin", ctx))
+        call = self.channel.stream_unary(METHOD + "Upload")
+        return call(parts, metadata=metadata, timeout=30)
+
+    async def fetch(self, digest: bytes, offset: int = 0, run: str = RUN) -> list[bytes]:
+        request = pb.FetchRequest(run=run, digest=digest, offset=offset)
+        call = self.channel.unary_stream(METHOD + "Fetch")(request.SerializeToString(), timeout=30)
+        return [frame async for frame in call]
+
+
+class Ended(Exception):  # noqa: N818 - an end is no error
+    """The stream ended with this status."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(code.name, details)
+        self.code, self.details = code, details
+
+
+async def refused(awaitable: Any) -> tuple[str, str]:
+    """Return status and text with which a call ends."""
+    with contextlib.suppress(asyncio.CancelledError):
+        try:
+            await awaitable
+        except Ended as end:
+            return end.code.name, end.details
+        except grpc.aio.AioRpcError as error:
+            return error.code().name, error.details() or ""
+    return "OK", ""
