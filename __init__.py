@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .clients.flower_client_app import client_app, secure
     from .protocol.errors import (
         PeerError,
         Refused,
@@ -46,10 +47,13 @@ __all__ = [
     "Sum",
     "Task",
     "UmbelError",
+    "client_app",
+    "secure",
     "simulate",
 ]
 
 _HOMES = {
+    "clients.flower_client_app": "client_app secure",
     "protocol.errors": "PeerError Refused RoundFailed SettingsError StateError UmbelError",
     "simulation.federation": "Result",
     "simulation.run": "Options simulate",

@@ -28,6 +28,8 @@ from flwr.common.constant import ErrorCode
 from .app_source import source_of, trainer_for
 from .child import InProcess, boundary
 from .device_files import device_files, host, no_core_dumps, own_policy
+from .flower_launcher import APP, SESSION
+from .flower_node import remember
 from .flower_trainer import CONTEXT, FlowerTrainer, context_facts
 from .grpc_session import GatewaySession, Invitation, Outcome
 from .journal import FileJournal
@@ -56,9 +58,6 @@ if TYPE_CHECKING:
 
 INVITE = "umbel.invite"
 """Record of a train message: run, gateway, ca-sha256, ticket, lease."""
-SESSION = "umbel.session"
-"""The one record of the answer: rounds, bytes-up, bytes-down, code."""
-APP = "UMBEL_APP_SHA256"
 GPUS = "umbel-gpus"
 """Key of the node's own configuration: processes that train together, with the torch task."""
 LONGEST = 4096
@@ -146,6 +145,8 @@ class SessionApp(ClientApp):
         no_core_dumps()
         _check_invitation(invited, files)
         app = _app(files)
+        if files.flower_key.exists():
+            remember(files.flower_key, context.node_id)
         for remark in files.policy.remarks():
             _log(remark)
         os.environ[CONTEXT] = context_facts(context)
@@ -246,7 +247,8 @@ def _read(message: Message) -> Invited:
     for name, kind in (("run", str), ("gateway", str), ("ca-sha256", str), ("ticket", bytes)):
         value = record.get(name)
         if not isinstance(value, kind) or not 1 <= len(value) <= LONGEST:
-            raise SettingsError(f"{INVITE}: {name}", f"1 to {LONGEST} of {kind.__name__}", type(value))
+            wanted = f"{kind.__name__} of 1 to {LONGEST}"
+            raise SettingsError(f"{INVITE}: {name}", wanted, type(value).__name__)
         values[name] = value
     lease = record.get("lease")
     if isinstance(lease, bool) or not isinstance(lease, int | float) or not lease > 0:

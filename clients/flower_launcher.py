@@ -1,0 +1,246 @@
+"""The command `flwr-clientapp` of a device: checks the bundle before one line of it runs.
+
+SuperExec starts `flwr-clientapp` by its bare name, so ours is put first on the PATH of a SuperNode
+(`write_launcher`). It does what Flower's does, with these differences:
+
+    first              flwr is 1.42, else it ends with one line; no core dumps; `memory` of
+                       device.toml bounds the process
+    $FLWR_HOME         an empty directory of the task's own, removed at its end: Flower uses a
+                       folder of the right name unread, and names it by 8 digits of the hash
+    before installing  SHA-256 of the bundle's bytes, computed here, is in `trust.apps`; the app is
+                       told it as `UMBEL_APP_SHA256`
+    after loading      secure aggregation required: the app is of `client_app` or `secure`
+    replying           secure aggregation required: no array, no metric, no text of an exception
+
+The one file that knows the private names of flwr 1.42 for this. Nothing a bundle, a message or a
+run's configuration says can change what is checked: the policy is the device's own file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .device_files import DeviceFiles, device_files, limit_memory, no_core_dumps
+from .policy import Policy
+from ..protocol import messages_pb2 as pb
+from ..protocol.errors import Refused, SettingsError, UmbelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMMAND = "flwr-clientapp"
+FLOWER = "1.42."
+APP = "UMBEL_APP_SHA256"
+SESSION = "umbel.session"
+"""The one record of an answer: rounds, bytes-up, bytes-down, code."""
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "GRPC_VERBOSITY": "ERROR",
+}
+_HOMES = "umbel-task-"
+
+
+def main() -> int:
+    """Run one task of the SuperNode; returns the exit status where Flower's own is not reached."""
+    try:
+        if not version("flwr").startswith(FLOWER):
+            found = version("flwr")
+            raise SettingsError("flwr", f"version {FLOWER}x", found, "install umbel's own")
+        no_core_dumps()
+        files = device_files()
+        if files is not None and files.memory is not None:
+            limit_memory(files.memory)
+        os.environ.pop(APP, None)
+        with _own_home(files.directory / "tasks" if files else Path(tempfile.gettempdir())):
+            return _run(files)
+    except UmbelError as error:
+        print(f"{COMMAND}: {error}", file=sys.stderr, flush=True)
+        return 1
+
+
+def write_launcher(directory: Path, python: str = sys.executable) -> Path:
+    """Write an executable `flwr-clientapp` into a directory that is to come first on PATH.
+
+    Args:
+        directory: Made with mode 0700 if it is absent.
+        python: The interpreter with umbel and flwr.
+
+    Raises:
+        SettingsError: The interpreter's path cannot stand in a shell script.
+    """
+    if "'" in python or "\n" in python:
+        raise SettingsError("python", "a path without quotes", python)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = directory / COMMAND
+    file.write_text(f"#!/bin/sh\nexec '{python}' -P -m {__spec__.name} \"$@\"\n", encoding="utf-8")
+    file.chmod(stat.S_IRWXU)
+    return file
+
+
+def _run(files: DeviceFiles | None) -> int:
+    """Hand over to Flower, whose functions ask the guard."""
+    os.environ.update(QUIET)
+    from flwr.supernode.cli import flwr_clientapp  # noqa: PLC0415 - the version came first
+    from flwr.supernode.runtime import run_clientapp as flower  # noqa: PLC0415
+
+    Guard(files.policy if files else Policy()).stand(flower)
+    flwr_clientapp()
+    return 0
+
+
+class Guard:
+    """What is asked before a bundle is installed, after it is loaded, and before a reply leaves."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Take the device's own policy."""
+        self._policy = policy
+
+    def stand(self, flower: Any) -> None:
+        """Put this guard in the way of Flower's `run_clientapp` module."""
+        install, load, log = flower.install_from_fab, flower.get_load_client_app_fn, flower.log
+
+        def checked_install(content: bytes, *args: Any, **kwargs: Any) -> Path:
+            self.admit(content)
+            path: Path = install(content, *args, **kwargs)
+            return path
+
+        def checked_load(*args: Any, **kwargs: Any) -> Any:
+            loaded = load(*args, **kwargs)
+            return lambda *names: self.loaded(loaded(*names))
+
+        def brief(level: int, message: str, *args: Any, exc_info: Any = None) -> None:
+            if isinstance(exc_info, UmbelError):
+                log(level, "%s", exc_info)
+            else:
+                log(level, message, *args, exc_info=exc_info)
+
+        flower.install_from_fab = checked_install
+        flower.get_load_client_app_fn = checked_load
+        flower.log = brief
+        if self._policy.required:
+            self._silence(flower)
+
+    def admit(self, content: bytes) -> None:
+        """Refuse a bundle that the policy does not list, and tell the app its own digest.
+
+        Raises:
+            Refused: `app not allowed`.
+        """
+        digest = sha256(content).digest()
+        if self._policy.apps is not None and digest not in self._policy.apps:
+            detail = f"bundle {digest.hex()} is not in trust.apps; nothing of it was installed"
+            raise Refused(pb.REASON_APP_NOT_ALLOWED, detail, "trust.apps")
+        os.environ[APP] = digest.hex()
+
+    def loaded(self, app: Any) -> Any:
+        """Return the app; where secure aggregation is required it must be one of ours.
+
+        Raises:
+            Refused: `plain refused`.
+        """
+        from .flower_client_app import SessionApp  # noqa: PLC0415 - imports flwr
+
+        if self._policy.required and not isinstance(app, SessionApp):
+            detail = (
+                "this app answers with plain updates and secure.required is true in this "
+                "device's own policy; its author can write app = umbel.secure(app)"
+            )
+            raise Refused(pb.REASON_PLAIN_REFUSED, detail, "secure.required")
+        return app
+
+    def _silence(self, flower: Any) -> None:
+        """Let no reason, array or metric out, whatever made them."""
+        error, push, output = flower.Error, flower.push_message, flower.push_task_output
+
+        def blank(code: int, reason: str | None = None) -> Any:
+            del reason
+            return error(code=code, reason="")
+
+        def checked_push(client: Any, message: Any, context: Any) -> None:
+            push(client, silenced(message, error), context)
+
+        def brief_output(client: Any, context: Any, sub_status: str, details: str) -> None:
+            del details
+            output(client=client, context=context, sub_status=sub_status, details="")
+
+        flower.Error = blank
+        flower.push_message = checked_push
+        flower.push_task_output = brief_output
+
+
+def silenced(message: Any, error: Any) -> Any:
+    """Return a reply without arrays, metrics or words: the message itself, or an error instead.
+
+    What an app of ours answers is one record of numbers; whatever else comes went another way.
+    """
+    from flwr.app import Message  # noqa: PLC0415 - after the version was looked at
+    from flwr.common.constant import ErrorCode  # noqa: PLC0415
+
+    code = ErrorCode.MOD_FAILED_PRECONDITION
+    if message.has_error():
+        code = message.error.code
+    elif all(
+        name == SESSION and all(type(value) is int for value in record.values())
+        for name, record in message.content.items()
+    ):
+        return message
+    made: Any = Message  # of its signatures only the private one copies a reply's metadata
+    return made(error(code=code, reason=""), metadata=message.metadata)
+
+
+@contextmanager
+def _own_home(parent: Path) -> Iterator[None]:
+    """Give this task an empty `$FLWR_HOME`, removed at the end.
+
+    What a killed task left is removed too: a directory is locked while its process lives.
+    """
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for left in parent.glob(f"{_HOMES}*"):
+        _remove_if_left(left)
+    home = Path(tempfile.mkdtemp(prefix=_HOMES, dir=parent))
+    lock = _lock(home)
+    os.environ["FLWR_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _remove_if_left(home: Path) -> None:
+    lock = _lock(home)
+    if lock is not None:
+        shutil.rmtree(home, ignore_errors=True)
+        os.close(lock)
+
+
+def _lock(home: Path) -> int | None:
+    """Lock a directory of our own; None where another process has it, or it is not ours."""
+    try:
+        found = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        if os.fstat(found).st_uid == os.geteuid():
+            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return found
+    except BlockingIOError:
+        pass
+    os.close(found)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
