@@ -211,7 +211,8 @@ class CoreClient:
             self._up, self._down = int(count.get("up", 0)), int(count.get("down", 0))
         if message.op == "error":
             why = message.fields.get("why")
-            raise StateError(f"core: {message.fields.get('op')}", "done", why, "see the core's log")
+            command = message.fields.get("command")
+            raise StateError(f"core: {command}", "done", why, "see the core's log")
         self._events.append(message)
 
     def _send(self, op: str, payload: bytes | bytearray = b"", **fields: object) -> None:
