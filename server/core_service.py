@@ -12,6 +12,7 @@ slots and accumulator of each open sum, the two newest models of a run, the even
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from .endings import Ending, Turned
@@ -32,7 +33,14 @@ HIGH_WATER = 8 << 20
 """Bytes of unread events from which on devices' messages wait in their streams."""
 MODELS = 2
 """Published models that are kept: the present one, and that of a round that ends."""
-FRAME = wire.MAX_ENVELOPE
+PAST = 16
+"""Contexts of closed sums that are remembered, so that late uploads are turned away at once."""
+PATIENCE = 10.0
+"""Seconds for which an upload may wait for its sum to be opened."""
+
+
+def _not_open(node: str) -> Turned:
+    return Turned(Ending.NOT_WANTED, node, "uploads for a sum that is not open")
 
 
 class Outlet(Protocol):
@@ -64,6 +72,7 @@ class Served:
         self.sum: CoreSum | None = None
         self.models: dict[bytes, bytearray] = {}
         self.up = self.down = 0
+        self.past: deque[bytes] = deque(maxlen=PAST)
         self.waiting: dict[str, tuple[bytes, asyncio.Future[int]]] = {}
         self.uploads: dict[str, Upload] = {}
 
@@ -80,8 +89,8 @@ class Served:
             if granted.done():
                 continue
             if self.sum is None or self.sum.ctx != ctx:
-                what = "uploads for a sum that is not open"
-                granted.set_exception(Turned(Ending.NOT_WANTED, node, what))
+                if ctx in self.past:
+                    granted.set_exception(_not_open(node))
                 continue
             try:
                 offset = self.sum.grant(node, now)
@@ -209,15 +218,22 @@ class Core:
         granted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         served.waiting[node] = ctx, granted
         served.pump(self.clock())
+
+        def too_long() -> None:
+            if not granted.done() and (served.sum is None or served.sum.ctx != ctx):
+                granted.set_exception(_not_open(node))
+
+        timer = asyncio.get_running_loop().call_later(PATIENCE, too_long)
         try:
             offset = await granted
         finally:
+            timer.cancel()
             if served.waiting.get(node, (b"", None))[1] is granted:
                 del served.waiting[node]
                 if served.sum is not None:
                     served.sum.give_up(node)
-        if served.sum is None:
-            raise Turned(Ending.NOT_WANTED, node, "uploads for a sum that is not open")
+        if served.sum is None or served.sum.ctx != ctx:
+            raise _not_open(node)
         upload = Upload(served, session, served.sum, offset)
         served.uploads[node] = upload
         return upload
@@ -287,6 +303,7 @@ class Core:
     def close_sum(self, served: Served) -> None:
         """Give the slots back; who waits for one is turned away."""
         if served.sum is not None:
+            served.past.append(served.sum.ctx)
             served.sum.close()
             served.sum = None
             served.pump(self.clock())
@@ -296,10 +313,10 @@ class Core:
         if run in self.sessions.runs():
             self.sessions.goodbye(run)
         served = self.served.pop(run)
-        if served.sum is not None:
-            served.sum.close()
-            served.sum = None
-        served.pump(self.clock())
+        self.close_sum(served)
+        for node, (_, granted) in served.waiting.items():
+            if not granted.done():
+                granted.set_exception(_not_open(node))
         self.forget(run)
 
     def tick(self) -> None:

@@ -198,7 +198,8 @@ class Sessions:
             session = Session(name, entry.peer, entry.hello.certificate, entry.until)
             run.sessions[node] = session
         run.epochs[node] = run.epochs.get(node, 0) + 1
-        session.stream = Stream(session, run.epochs[node], entry.ack, wake)
+        written = entry.ack if entry.hello.resume else 0
+        session.stream = Stream(session, run.epochs[node], written, wake)
         session.broken_at = math.inf
         self._emit(name, "joined", session.der, node=node, resumed=entry.hello.resume)
         wake()
