@@ -10,6 +10,7 @@ the core service.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from dataclasses import dataclass, field
@@ -46,6 +47,8 @@ FEDERATION = "UMBEL_FEDERATION"
 """Environment variable: the federation's directory on the server."""
 RUN = "UMBEL_RUN"
 """Environment variable: the run's id, given by whoever started it."""
+SETTINGS = "UMBEL_SETTINGS"
+"""Environment variable: settings that the app does not declare in its run-config, as JSON."""
 PLAIN = "UMBEL_SECURE"
 """Environment variable: `off` allows a plain run, which every device must allow too."""
 START_S = 120.0
@@ -104,8 +107,9 @@ def train(
         StateError: The core service or the run's directory cannot be used.
     """
     learned = _learned(task, initial_arrays, metrics, evaluate, config or {})
-    table, rest = tables({**(own or {}), **(config or {})}, {})
-    run = os.environ.get(RUN) or new_run_id("run")
+    given: dict[str, Value] = json.loads(os.environ.get(SETTINGS, "{}"))
+    table, rest = tables({**(own or {}), **(config or {}), **given}, {})
+    run = os.environ.get(RUN) or new_run_id(grid.run.fab_id.rpartition("/")[2])
     secure = os.environ.get(PLAIN, "on") != "off"
     settings = run_settings(table, rest, run=run, secure=secure)
     return _run(grid, strategy, settings, learned, int(table["clients"]))
@@ -122,7 +126,8 @@ def _run(
         RunDirectory.create(umbel_home(), settings.run) as directory,
     ):
         created = _now().isoformat(timespec="seconds")
-        directory.ledger.create_run(settings.run, created, _described(settings), security)
+        described = _described(settings) | {"flower-run": str(grid.run.run_id)}
+        directory.ledger.create_run(settings.run, created, described, security)
         around = Surroundings(
             verifier=core.verifier,
             ca=core.ca,
