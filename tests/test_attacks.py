@@ -189,7 +189,7 @@ def test_a_server_that_asks_twice_for_votes_and_shares_is_refused() -> None:
     game = Game(6).to_released()
     everybody, member = set(range(6)), game.members[2]
     refuses(pb.REASON_SURVIVORS, lambda: game.vote(2, game.call(2, everybody)))
-    refuses(pb.REASON_VOTES, lambda: member.votes(pb.Votes()))
+    refuses(pb.REASON_VOTES, lambda: member.votes(game.counted[game.people[2].id]))
     game = Game(6).to_masked()
     game.vote(2, game.call(2, everybody))
     refuses(pb.REASON_SURVIVORS, lambda: game.vote(2, game.call(2, everybody)))

@@ -226,9 +226,9 @@ def test_no_stream_key_comes_twice_in_three_rounds_with_evaluation_and_a_retry(
         covers.append([bytes(key) for key, _ in streams])
         masks.apply(buffer, split, streams)
 
-    def rounded(buffer: Any, split: int, streams: Any) -> None:
-        rounding.extend(bytes(key) for key, _ in streams)
-        masks.apply(buffer, split, streams)
+    def rounded(buffer: Any, key: Any) -> None:
+        rounding.append(bytes(key))
+        masks.write(buffer, key)
 
     sealed: list[bytes] = []
     seal = keys.seal
@@ -238,7 +238,7 @@ def test_no_stream_key_comes_twice_in_three_rounds_with_evaluation_and_a_retry(
         return seal(key, **options)
 
     monkeypatch.setattr(member, "masks", SimpleNamespace(apply=cover))
-    monkeypatch.setattr(layout, "masks", SimpleNamespace(apply=rounded))
+    monkeypatch.setattr(layout, "masks", SimpleNamespace(write=rounded))
     monkeypatch.setattr(keys, "seal", sealing)
     run = settings(rounds=3, final_evaluation=True, attempts=2)
     with Stage(tmp_path, 5, run, drops=[Drop("inbox", (3, 4), 2)]) as stage:

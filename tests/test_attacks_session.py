@@ -61,7 +61,7 @@ def open_gateway(tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
         ({"min_members": 4.0}, pb.REASON_POLICY, "params.min-members"),
     ],
 )
-def test_a_server_whose_parameters_lie_outside_the_policy_gets_a_code_and_nothing_else(
+def test_a_server_whose_parameters_lie_outside_the_policy_gets_a_code_only(
     open_gateway: Callable[..., Gateway],
     params: Mapping[str, object],
     reason: pb.Reason,
@@ -360,7 +360,7 @@ def test_another_model_may_have_another_roster(open_gateway: Callable[..., Gatew
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("changes", [{"round": 2}, {"run": "another"}])
-def test_a_server_that_leaves_one_out_of_the_next_sum_is_refused_by_min_difference(
+def test_a_server_that_leaves_one_out_of_the_next_sum_meets_min_difference(
     open_gateway: Callable[..., Gateway], changes: Mapping[str, object], *, restarted: bool
 ) -> None:
     """Another model, or the same model under another run's name; a restart changes nothing."""

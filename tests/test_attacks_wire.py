@@ -199,7 +199,7 @@ def test_bytes_that_are_no_message_are_malformed_and_nothing_else() -> None:
     for _ in range(2000):
         data = bytearray(seeds[rng.integers(len(seeds))])
         data[rng.integers(len(data))] = rng.integers(256)
-        data = data[: rng.integers(1, len(data) + 1)] + rng.bytes(rng.integers(3))
+        data = data[: rng.integers(1, len(data) + 1)] + rng.bytes(int(rng.integers(3)))
         for parse in (wire.parse_to_client, wire.parse_to_server):
             with suppress(Malformed):
                 parse(bytes(data), "ada")
