@@ -26,6 +26,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from . import core_stderr
 from .core.world import World
 from .core_log import Lines
 from .core_service import Core
@@ -45,7 +46,10 @@ app = typer.Typer(
 )
 
 SLOTS = 4
+CONNECTIONS = 1500
+"""Every member of a large federation; 50 KiB each before anybody knows whose a connection is."""
 _TICK = 0.25
+_NEARLY = 0.9
 _LAST_PORT = 65535
 _MOVE = "`umbel up` makes a federation directory"
 
@@ -61,7 +65,7 @@ def up(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 0,
     slots: Annotated[int, typer.Option(help="Vectors in flight at once, for each sum.")] = SLOTS,
-    connections: Annotated[int, typer.Option(help="Most connections at once.")] = 1500,
+    connections: Annotated[int, typer.Option(help="Most connections at once.")] = CONNECTIONS,
 ) -> None:
     """Serve devices on one port and ServerApps on `core.sock`, until SIGTERM or Ctrl-C."""
     if not 0 <= port <= _LAST_PORT:
@@ -70,9 +74,11 @@ def up(
         raise SettingsError("--connections", "1 or more", connections)
     about = Federation.read(federation)
     _raise_file_limit(connections)
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    lines = Lines(_print, time.monotonic)
+    os.environ["GRPC_VERBOSITY"] = core_stderr.VERBOSITY
+    core_stderr.listen(lines.say)
     with _locked(federation):
-        asyncio.run(serve(about, f"{host}:{port}", World(slots), connections))
+        asyncio.run(serve(about, f"{host}:{port}", World(slots), connections, lines))
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,9 @@ def _names(certificate: x509.Certificate) -> list[str]:
     return [*found.get_values_for_type(x509.DNSName), *addresses]
 
 
-async def serve(about: Federation, address: str, world: World, connections: int) -> None:
+async def serve(
+    about: Federation, address: str, world: World, connections: int, lines: Lines
+) -> None:
     """Serve until a signal comes.
 
     Raises:
@@ -128,7 +136,6 @@ async def serve(about: Federation, address: str, world: World, connections: int)
     """
     from .grpc_gateway import Gateway  # noqa: PLC0415 - grpc waits until it is needed
 
-    lines = Lines(_print, time.monotonic)
     core = Core(
         Verifier(about.root, about.name),
         about.names[0],
@@ -149,7 +156,10 @@ async def serve(about: Federation, address: str, world: World, connections: int)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    tasks = [asyncio.create_task(door.serve(door.listen())), asyncio.create_task(_ticks(core))]
+    tasks = [
+        asyncio.create_task(door.serve(door.listen())),
+        asyncio.create_task(_ticks(core, connections)),
+    ]
     record = about.directory / "core.json"
     try:
         _write_record(record, about, port)
@@ -168,10 +178,22 @@ async def serve(about: Federation, address: str, world: World, connections: int)
         await gateway.stop()
 
 
-async def _ticks(core: Core) -> None:
+async def _ticks(core: Core, connections: int) -> None:
+    """Let time pass, and say when the connections run out, and when they are free again."""
+    at_rest, full = _open_files(), False
     while True:
         core.tick()
+        taken = _open_files() - at_rest
+        if full is not (taken >= _NEARLY * connections):
+            full = not full
+            what = "more are closed at once" if full else "there is room again"
+            known = f"{core.sessions.count()} sessions among them"
+            core.say("connections", f"{taken} of {connections} connections, {known}: {what}")
         await asyncio.sleep(_TICK)
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 def _write_record(path: Path, about: Federation, port: int) -> None:

@@ -34,19 +34,18 @@ if TYPE_CHECKING:
 
 SERVICE = "umbel.v1.Gateway"
 KEEPALIVE, PING_TIMEOUT = 20.0, 10.0
-HANDSHAKE = 10.0
+HANDSHAKE = 5.0
 HELLO = 10.0
 """Seconds within which the first message of a stream must come."""
 LAST_WORDS = 5.0
 """Seconds for what is written before a goodbye."""
-CONNECTIONS = 1500
 STREAMS = 8
 """Calls of one connection at a time: a session, an upload, a fetch, and their successors."""
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def options(connections: int = CONNECTIONS) -> list[tuple[str, int]]:
+def options(connections: int) -> list[tuple[str, int]]:
     """Return the server's channel arguments."""
     return [
         ("grpc.so_reuseport", 0),
@@ -79,7 +78,7 @@ class Gateway:
         address: str,
         certificate: tuple[bytes, bytes],
         root: bytes,
-        connections: int = CONNECTIONS,
+        connections: int,
     ) -> int:
         """Listen and return the port.
 
