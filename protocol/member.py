@@ -93,6 +93,7 @@ class MemberSide:
         self._mask: keys.KeyPair | None = None
         self._seal: keys.KeyPair | None = None
         self._seed = bytearray()
+        self._opening: dict[int, bytearray] = {}
         self._held: dict[int, tuple[bytearray, bytearray]] = {}
         self.faults: list[str] = []
         """What was wrong with which neighbour's blob, for the device's own log."""
@@ -181,9 +182,11 @@ class MemberSide:
         return Step(None, pb.ToServer(ctx=self.ctx, shares=body))
 
     def _sealed(self, seal: keys.KeyPair, place: int, first: bytes, second: bytes) -> pb.Sealed:
+        """Seal two shares for a neighbour, and keep the key that opens what it seals."""
         p, to = self._numbers(), self._entries[place]
         shared = seal.exchange(to.seal_pk)
         key = keys.seal_key(shared, self.ctx, self._identity.id, to.id)
+        self._opening[place] = keys.seal_key(shared, self.ctx, to.id, self._identity.id)
         x = graph.point(self._own, place, p.n, p.k)
         blob = keys.seal(
             key,
@@ -226,6 +229,8 @@ class MemberSide:
         except PeerError as error:  # a mask key of low order
             raise Refused(pb.REASON_SHARES, str(error)) from error
         header = self._header(sha256(vector).digest())
+        wipe(*self._opening.values())
+        self._opening.clear()
         self.state = state
         record = journal.Masked(self.ctx, self._terms.run, self._terms.model, header.y_hash)
         body = pb.Masked(header=header, bytes=len(vector))
@@ -233,13 +238,10 @@ class MemberSide:
 
     def _open(self, place: int, sealed: pb.Sealed) -> None:
         """Keep a neighbour's two shares if its blob is good; a bad one is noted and not held."""
-        _, seal = self._keys()
         p, source = self._numbers(), self._entries[place]
-        shared = seal.exchange(source.seal_pk)
-        key = keys.seal_key(shared, self.ctx, source.id, self._identity.id)
         try:
             self._held[place] = keys.unseal(
-                key,
+                self._opening[place],
                 sealed.blob,
                 ctx=self.ctx,
                 src=source.id,
@@ -251,8 +253,6 @@ class MemberSide:
         except PeerError as error:
             self._held.pop(place, None)
             self.faults.append(str(error))
-        finally:
-            wipe(shared, key)
 
     def _cover(self, vector: bytearray, split: int, senders: Sequence[int]) -> None:
         """Add the self mask and every pair mask of N(u) and U2, also where the blob was bad.
@@ -353,9 +353,11 @@ class MemberSide:
         return Step(journal.Closed(self.ctx or self.ctx0), pb.ToServer(ctx=self.ctx or self.ctx0))
 
     def wipe(self) -> None:
-        """Zero the seed, both round keys and every share held (as far as Python allows)."""
+        """Zero the seed, every key and every share held (as far as Python allows)."""
         wipe(self._seed, *(half for pair in self._held.values() for half in pair))
+        wipe(*self._opening.values())
         self._held.clear()
+        self._opening.clear()
         for pair in (self._mask, self._seal):
             if pair is not None:
                 pair.wipe()

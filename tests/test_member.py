@@ -190,6 +190,18 @@ def test_secrets_are_zeroed_at_the_end(end: str) -> None:
     assert (zero._mask, zero._seal, zero._held) == (None, None, {})
 
 
+def test_the_keys_that_open_shares_are_zeroed_with_the_vector_masked_or_the_attempt_over() -> None:
+    game = Game(5).to_shared()
+    masking, giving_up = game.members[0], game.members[1]
+    for member, end in ((masking, lambda: game.mask(0)), (giving_up, giving_up.wipe)):
+        kept = list(member._opening.values())
+        assert len(kept) == 4
+        assert all(any(key) for key in kept)
+        end()
+        assert not any(any(key) for key in kept)
+        assert member._opening == {}
+
+
 def test_closing_is_journalled_for_the_context_there_is() -> None:
     game = Game(3)
     early, late = game.members[0], game.members[1]
