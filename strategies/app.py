@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from .trainer import Trainer
 
+Value = bool | int | float | str
 COMPONENT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -34,7 +35,7 @@ class AppRef:
 
     directory: Path
     component: str
-    settings: Mapping[str, bool | int | float | str] = field(default_factory=dict, compare=False)
+    settings: Mapping[str, Value] = field(default_factory=dict, compare=False)
     """The run-config with `[tool.umbel]` over it; nested tables joined by dots."""
 
     def __post_init__(self) -> None:
@@ -50,22 +51,33 @@ class AppRef:
         Raises:
             SettingsError: There is none, it is no TOML, or it names no task.
         """
-        file = directory / "pyproject.toml"
-        try:
-            document = tomllib.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise SettingsError(str(file), "an app's pyproject.toml", error.strerror) from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SettingsError(str(file), "valid TOML", str(error)) from error
-        own = _table(document, file, "tool", "umbel")
-        if not isinstance(own.get("task"), str):
-            raise SettingsError(
-                f"{file}: tool.umbel.task", "'package.module:attribute'", own.get("task")
-            )
-        config = _table(document, file, "tool", "flwr", "app", "config")
-        settings = dict(_flat(config, f"{file}: tool.flwr.app.config", ""))
-        settings |= _flat(own, f"{file}: tool.umbel", "")
-        return cls(directory, str(settings.pop("task")), settings)
+        declared, own = read_tables(directory)
+        task = own.pop("task", None)
+        if not isinstance(task, str):
+            file = directory / "pyproject.toml"
+            raise SettingsError(f"{file}: tool.umbel.task", "'package.module:attribute'", task)
+        return cls(directory, task, declared | own)
+
+
+def read_tables(directory: Path) -> tuple[dict[str, Value], dict[str, Value]]:
+    """Return the run-config that an app declares, and its `[tool.umbel]`; keys joined by dots.
+
+    Raises:
+        SettingsError: There is no pyproject.toml, it is no TOML, or a value is no setting.
+    """
+    file = directory / "pyproject.toml"
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(str(file), "an app's pyproject.toml", error.strerror) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(str(file), "valid TOML", str(error)) from error
+    own = _table(document, file, "tool", "umbel")
+    config = _table(document, file, "tool", "flwr", "app", "config")
+    return (
+        dict(_flat(config, f"{file}: tool.flwr.app.config", "")),
+        dict(_flat(own, f"{file}: tool.umbel", "")),
+    )
 
 
 def load_task(ref: AppRef) -> Task:
@@ -141,14 +153,12 @@ def _table(document: Mapping[str, Any], file: Path, *path: str) -> Mapping[str, 
     return table
 
 
-def _flat(
-    table: Mapping[str, Any], where: str, prefix: str
-) -> Iterator[tuple[str, bool | int | float | str]]:
+def _flat(table: Mapping[str, Any], where: str, prefix: str) -> Iterator[tuple[str, Value]]:
     """Yield the values of a table, nested keys joined by dots."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, where, f"{prefix}{key}.")
-        elif isinstance(value, bool | int | float | str):
+        elif isinstance(value, Value):
             yield f"{prefix}{key}", value
         else:
             raise SettingsError(f"{where}.{prefix}{key}", "a number, a text or a flag", value)
