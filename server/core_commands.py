@@ -6,7 +6,6 @@ another; work on large buffers goes to a thread, so that other runs and all sess
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from . import core_wire as wire
@@ -16,7 +15,7 @@ from .ingest import Shape
 from ..protocol import tickets
 from ..protocol.codec import Codec
 from ..protocol.entropy import os_entropy, random_bytes, wipe
-from ..protocol.errors import Malformed, PeerError, SettingsError, UmbelError
+from ..protocol.errors import Malformed, PeerError, SettingsError, StateError, UmbelError
 from ..protocol.layout import MessageLayout
 from ..protocol.manifest import Manifest
 
@@ -82,7 +81,10 @@ class Commander:
         plain = message.fields.get("plain")
         check = None if plain is None else plain_check(plain, shape)
         self.core.close_sum(self.served)
-        self.served.sum = CoreSum(self.core.world, ctx, shape, check, self._answer)
+        try:
+            self.served.sum = CoreSum(self.core.world, ctx, shape, check, self._answer)
+        except MemoryError as error:
+            raise StateError("core", f"memory for sums of {shape.total} bytes", "less") from error
 
     async def expect(self, message: wire.Message) -> None:
         """Let a node upload."""
@@ -90,7 +92,11 @@ class Commander:
 
     async def fold(self, message: wire.Message) -> None:
         """Add a whole vector to the sum."""
-        await self._work(self._sum().fold, wire.node(message))
+        found, node = self._sum(), wire.node(message)
+        if found.shape.total < HEAVY:
+            found.fold(node)
+        else:
+            await found.in_thread(found.fold, node)
 
     async def discard(self, message: wire.Message) -> None:
         """Forget a node."""
@@ -105,7 +111,7 @@ class Commander:
             for place, sign in enumerate(wire.signs(message))
         ]
         try:
-            await asyncio.to_thread(found.unmask, streams)
+            await found.in_thread(found.unmask, streams)
         finally:
             wipe(keys, *(key for key, _ in streams))
 
@@ -137,12 +143,6 @@ class Commander:
         if self.served.sum is None:
             raise PeerError(_WHO, "no sum is open")
         return self.served.sum
-
-    async def _work(self, work: Callable[[str], None], node: str) -> None:
-        if self._sum().shape.total < HEAVY:
-            work(node)
-        else:
-            await asyncio.to_thread(work, node)
 
 
 _DO: Mapping[str, Callable[[Commander, wire.Message], Awaitable[None]]] = {

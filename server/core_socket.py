@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PATH_LIMIT = 107  # bytes, of sockaddr_un
+MOST_EVENTS = 100_000
+"""Unread events after which a ServerApp is let go: it does not read."""
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -46,6 +48,8 @@ class Connection:
 
     def send(self, op: str, payload: bytes | memoryview, fields: dict[str, object]) -> None:
         """Queue an event; after `close` it goes nowhere."""
+        if len(self._queue) > MOST_EVENTS:
+            self.close()
         if self._closed:
             return
         for part in (wire.head(op, len(payload), **fields), payload):

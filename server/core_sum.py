@@ -11,6 +11,7 @@ The hash is taken frame by frame, so that the last one brings no pause.
 
 from __future__ import annotations
 
+import asyncio
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ class CoreSum:
             tell: Takes `whole` and `bad`, as events for the ServerApp.
         """
         self.ctx, self.shape = ctx, shape
-        self.frozen = False
+        self.frozen = self._closed = self._busy = False
         self._ingest = Ingest(world, ctx, shape, check or (lambda _node, _slot: None))
         self._tell = tell
         self._expected: dict[str, bytes] = {}
@@ -154,10 +155,21 @@ class CoreSum:
         self.frozen = True
         return self._ingest.total()
 
+    async def in_thread(self, work: Callable[..., None], *arguments: object) -> None:
+        """Do arithmetic on the buffers beside the event loop; a `close` meanwhile waits for it."""
+        self._busy = True
+        try:
+            await asyncio.to_thread(work, *arguments)
+        finally:
+            self._busy = False
+            if self._closed:
+                self._ingest.close()
+
     def close(self) -> None:
-        """Zero the slots and give the buffers back."""
-        self.frozen = True
-        self._ingest.close()
+        """Zero the slots and give the buffers back, as soon as no thread works on them."""
+        self.frozen = self._closed = True
+        if not self._busy:
+            self._ingest.close()
 
     def _bad(self, node: str, why: str, *, attack: bool) -> None:
         self.discard(node)
