@@ -15,6 +15,7 @@ from . import report
 from .drops import BOUNDARIES
 from .federation import SECURITY
 from .run import Options, plan
+from ..clients.device_files import no_core_dumps
 from ..clients.policy import Policy
 from ..protocol.errors import SettingsError
 
@@ -92,6 +93,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
     ] = Format.TEXT,
 ) -> None:
     """Run an app's federation in one process: real protocol, throw-away CA, no network."""
+    no_core_dumps()  # the keys of every client are in this process
     options = Options(
         clients=clients,
         rounds=rounds,

@@ -218,10 +218,14 @@ MEMBER = [
         "(M, State.VOTED, Event.VOTES): State.RELEASED,",
         "(M, State.RELEASED, Event.VOTES): State.RELEASED,",
     ),
-    also(
+    out(
         "::test_a_server_that_asks_for_a_second_mask_or_other_keys_is_refused",
-        "(M, State.SHARED, Event.INBOX): State.MASKED,",
-        "(M, State.MASKED, Event.INBOX): State.MASKED,",
+        M,
+        ("state = self._next(Event.INBOX, pb.REASON_SHARES)", "state = State.MASKED"),
+        (
+            "wipe(*self._opening.values())\n        self._opening.clear()\n        self.state = state",
+            "self.state = state",
+        ),
     ),
     also(
         "::test_a_server_that_asks_for_a_second_mask_or_other_keys_is_refused",

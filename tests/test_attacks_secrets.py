@@ -10,6 +10,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import pickle
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -179,6 +181,20 @@ def _end(play: Play, end: str) -> None:
             gateway.ask(index, pb.ToClient(goodbye=pb.Goodbye()))
         else:
             gateway.start(index, pb.Start(model_digest=bytes(32), phase=pb.PHASE_TRAIN))
+
+
+def test_whoever_makes_a_simulation_crash_gets_no_core_file(tmp_path: Path) -> None:
+    """The command refuses a folder without an app, and has lowered the limit before that."""
+    program = (
+        "import resource, sys\n"
+        "from umbel.cli import main\n"
+        "try: main()\n"
+        "finally: print(resource.getrlimit(resource.RLIMIT_CORE))\n"
+    )
+    command = [sys.executable, "-c", program, "simulate", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "pyproject.toml" in done.stderr
+    assert done.stdout.splitlines()[-1] == "(0, 0)"
 
 
 def test_whoever_gets_the_servers_disk_and_ledger_finds_no_share_seed_or_mask(
