@@ -214,8 +214,8 @@ class Line:
 
     def _pause(self, cause: str) -> None:
         """Wait before the next try, longer each time, and say why where it is news."""
-        if cause != self._cause:
+        wait = self._waited * (1 + random.random() / 2)  # noqa: S311 - not a secret
+        if not self._closed.wait(wait) and cause != self._cause:
             self._log(f"gateway: {cause}; trying again")
-        self._cause = cause
-        self._closed.wait(self._waited * (1 + random.random() / 2))  # noqa: S311 - not a secret
+            self._cause = cause
         self._waited = min(2 * self._waited, LONGEST_WAIT_S)

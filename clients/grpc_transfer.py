@@ -90,23 +90,24 @@ if TYPE_CHECKING:
 def uploading(
     channel: grpc.Channel, run: str, action: Upload, done: Callable[[Transfer], None]
 ) -> Callable[[Transfer], None]:
-    """Return the work of an upload; `done` hears when the gateway has every byte."""
+    """Return the work of an upload; `done` hears when the last bytes are on their way.
+
+    Not when the gateway has answered: its next message may overtake its answer.
+    """
     method: grpc.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(f"{SERVICE}/Upload")
     metadata = ((RUN, run), (CTX, action.subject))
 
     def work(transfer: Transfer) -> None:
         granted: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        call = method.future(_from(granted, action, transfer), metadata=metadata)
+        call = method.future(_from(granted, action, transfer, done), metadata=metadata)
         transfer.holds(call)
         try:
             granted.put(_offset(call.initial_metadata(), len(action.buffer)))
         finally:
             granted.put(None)  # lets go of the thread that reads it
         answer = call.result()
-        if int.from_bytes(answer, "little") == len(action.buffer):
-            done(transfer)
-            return
-        raise _Again
+        if int.from_bytes(answer, "little") != len(action.buffer):
+            raise _Again
 
     return work
 
@@ -146,16 +147,25 @@ class _Again(grpc.RpcError):
 
 
 def _from(
-    granted: queue.SimpleQueue[int | None], action: Upload, transfer: Transfer
+    granted: queue.SimpleQueue[int | None],
+    action: Upload,
+    transfer: Transfer,
+    done: Callable[[Transfer], None],
 ) -> Iterator[bytes]:
     """Yield the frames from the offset that the gateway grants; none when it grants none."""
     offset = granted.get()
     if offset is None:
         return
+    left = len(action.buffer) - offset
+    if not left:  # the answer to an earlier call was lost
+        done(transfer)
     for frame in frames(Kind.UPLOAD, action.subject, action.buffer, offset):
         if transfer.stopped.is_set():
             return
+        left -= len(frame) - HEADER
         transfer.bytes += len(frame)
+        if not left:
+            done(transfer)
         yield frame
 
 

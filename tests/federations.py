@@ -1,0 +1,234 @@
+"""A federation on this machine for a test: files, a core service in a process, devices in threads.
+
+Everything that travels is real: mTLS on loopback, tickets, journals on disk. Training is a table
+of numbers (`gateway.Numbers`), so that the mean that must come out is known by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from umbel.clients.device_files import DeviceFiles
+from umbel.clients.grpc_session import GatewaySession, Invitation, Outcome
+from umbel.clients.journal import FileJournal
+from umbel.clients.update import Update
+from umbel.protocol.entropy import os_entropy
+from umbel.protocol.plan import Params
+from umbel.server.coordinator import Coordinator
+from umbel.server.core_client import CoreClient
+from umbel.server.run_directory import RunDirectory
+from umbel.server.settings import RunSettings
+from umbel.server.surroundings import Surroundings
+from umbel.simulation.dev_federation import Client, DevFederation, prepare, write_devices
+from umbel.strategies.fedavg import FedAvg
+from umbel.strategies.task import Site
+from umbel.tests.gateway import Numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from umbel.server.ledger import RoundRecord
+
+APP = bytes(range(32))
+PARAMS = Params(value_range=0.5, weight_cap=40, min_members=3, min_survivors=3)
+
+
+def made(folder: Path, count: int = 3, *, secure: bool = True) -> DevFederation:
+    """Write a federation of `count` devices; their gateway is not known yet."""
+    clients = [Client(name=f"edge-{i}") for i in range(count)]
+    federation = prepare(folder, "tested", clients, datetime.now(UTC))
+    addressed(federation, "127.0.0.1:1", secure=secure)
+    return federation
+
+
+def addressed(federation: DevFederation, gateway: str, *, secure: bool = True) -> None:
+    """Tell every device where the gateway is."""
+    clients = [Client(name=node.name) for node in federation.nodes]
+    write_devices(
+        federation, clients, gateway=gateway, superlink="127.0.0.1:1", app=APP, secure=secure,
+        rounds=1000,
+    )  # fmt: skip
+
+
+@contextmanager
+def core(federation: DevFederation) -> Iterator[int]:
+    """Run `umbel core up` and give its port."""
+    command = [sys.executable, "-m", "umbel", "core", "up", "--federation", str(federation.folder)]
+    process = subprocess.Popen(command, process_group=0)
+    try:
+        file = federation.folder / "core.json"
+        until = time.monotonic() + 30
+        while not file.exists():
+            assert process.poll() is None, "the core service ended"
+            assert time.monotonic() < until, "the core service does not listen"
+            time.sleep(0.05)
+        yield int(json.loads(file.read_text())["port"])
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(20)
+
+
+@dataclass
+class DeviceThread:
+    """One device's session in a thread."""
+
+    files: DeviceFiles
+    trainer: Numbers
+    index: int
+    log: list[str] = field(default_factory=list)
+    outcome: Outcome | None = None
+    session: GatewaySession | None = None
+
+    def start(self, run: str, ticket: bytes, lease: float = 3600.0) -> DeviceThread:
+        """Begin the session."""
+        self._thread = threading.Thread(target=self._serve, args=(run, ticket, lease), daemon=True)
+        self._thread.start()
+        return self
+
+    def _serve(self, run: str, ticket: bytes, lease: float) -> None:
+        journal = FileJournal(self.files.journal)
+        site = Site(partition=self.index, partitions=10)
+        update = Update(self.trainer, site, self.files.policy, entropy=os_entropy)
+        device = self.files.device(update, journal, APP, self.log.append)
+        try:
+            self.session = GatewaySession(self.files, device, Invitation(run, ticket, lease))
+            self.outcome = self.session.serve()
+        finally:
+            journal.close()
+
+    def join(self, wait: float = 20.0) -> Outcome:
+        """Wait for the end and return what came of it."""
+        self._thread.join(wait)
+        assert self.outcome is not None, self.log
+        return self.outcome
+
+
+class Proxy:
+    """Forwards connections to a port, and cuts them all once so many bytes went up."""
+
+    def __init__(self, port: int) -> None:
+        """Listen."""
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self.port = self._listener.getsockname()[1]
+        self.up = 0
+        self.cut_at: float = float("inf")
+        self.cuts = 0
+        self._spawn(self._accept)
+
+    def _spawn(self, work: Callable[..., None], *args: object) -> None:
+        threading.Thread(target=work, args=args, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near = self._listener.accept()[0]
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self._port))
+            self._open += [near, far]
+            self._spawn(self._forward, near, far, True)
+            self._spawn(self._forward, far, near, False)
+
+    def _forward(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                if up:
+                    self.up += len(data)
+                    if self.up >= self.cut_at:
+                        self.cut_at = float("inf")
+                        self.cuts += 1
+                        self.cut()
+                        return
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)  # a close alone waits for who reads
+            end.close()
+
+    def cut(self) -> None:
+        """Break every connection."""
+        for end in self._open:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self._open.clear()
+
+    def close(self) -> None:
+        """Forward nothing any more, and take no connection."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+        self.cut()
+
+    def reopen(self) -> None:
+        """Take connections again."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._spawn(self._accept)
+
+
+class Run:
+    """One run's ServerApp, driven by the test."""
+
+    def __init__(self, federation: DevFederation, home: Path, name: str = "run-1", **own: Any):
+        """Open the run at the core; `own` overrides the settings."""
+        self.federation, self.name = federation, name
+        self.trainer: Numbers = own.pop("trainer", Numbers())
+        self.core = CoreClient.open(federation.folder, name, own.get("scheme", "A"))
+        self.directory = RunDirectory.create(home, name)
+        self.directory.ledger.create_run(name, "2030-01-01T00:00:00+00:00", {}, "on")
+        self.records: list[RoundRecord] = []
+        settings = RunSettings(run=name, params=PARAMS, **{"rounds": 2, **own})
+        declared = {phase: self.trainer.declared(phase) for phase in ("train", "evaluate")}
+        around = Surroundings(
+            verifier=self.core.verifier, ca=self.core.ca, app=APP, directory=self.directory,
+            post=self.core.post, wall=lambda: datetime.now(UTC), test=None,
+            observe=self.records.append, publish=self.core.publish, traffic=self.core.traffic,
+            intake=self.core.intake,
+        )  # fmt: skip
+        self.coordinator = Coordinator(settings, self.trainer.arrays(), declared, FedAvg(), around)
+
+    def devices(self) -> list[DeviceThread]:
+        """Return every device, not begun."""
+        return [
+            DeviceThread(DeviceFiles.read(self.federation.device(node.name)), self.trainer, i)
+            for i, node in enumerate(self.federation.nodes)
+        ]
+
+    def ticket(self, index: int) -> bytes:
+        """Return a ticket for one device."""
+        node = self.federation.nodes[index]
+        return self.core.tickets([(node.id, node.tls_fingerprint)], 600.0)[node.id]
+
+    def pump(self, until: Callable[[], bool], wait: float = 60.0) -> None:
+        """Hand events to the coordinator until something holds."""
+        end = time.monotonic() + wait
+        while not until():
+            assert time.monotonic() < end, "nothing came of it"
+            for event in self.core.events(0.05):
+                event.give(self.coordinator, time.monotonic())
+            if self.coordinator.attempt is not None:
+                self.coordinator.tick(time.monotonic())
+
+    def joined(self, count: int) -> None:
+        """Wait until so many devices have a session."""
+        self.pump(lambda: len(self.coordinator.nodes) >= count)
+
+    def close(self) -> None:
+        """Close connection and directory."""
+        self.core.close()
+        self.directory.close()
