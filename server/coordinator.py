@@ -82,7 +82,7 @@ class Coordinator:
         firewall = Firewall(self.manifest, max_norm=settings.max_norm, weight_cap=cap)
         self._intake = around.intake or here(World(around.slots), firewall)
         self._nodes: dict[str, Joined] = {}
-        self._sent: dict[str, set[bytes]] = {}
+        self._prints, self._sent = dict[bytes, int](), dict[str, int]()
         self._standing = Standing()
         self._attempts: dict[bytes, int] = {}
         self._tries = 0
@@ -105,7 +105,7 @@ class Coordinator:
         node = member.id.hex()
         again = node in self._nodes
         self._nodes[node] = Joined(member, der)
-        self._sent[node] = set()
+        self._sent[node] = 0
         if again:  # its earlier session is gone, and what that had of the attempt with it
             self._lose(node, now)
         return node
@@ -393,8 +393,8 @@ class Coordinator:
         ledger.event(kind, round=self.round, attempt=attempt, node=node, code=code, at=at)
 
     def _knows(self, node: str, fingerprint: bytes) -> bool:
-        """Say whether the node has this certificate, and remember that it will."""
-        sent = self._sent.setdefault(node, set())
-        known = fingerprint in sent
-        sent.add(fingerprint)
-        return known
+        """Say whether the node has this certificate, and note that it will: one bit a pair."""
+        bit = 1 << self._prints.setdefault(fingerprint, len(self._prints))
+        sent = self._sent.get(node, 0)
+        self._sent[node] = sent | bit
+        return bool(sent & bit)
