@@ -40,6 +40,8 @@ class Part(NamedTuple):
 
 # Each module has `app: typer.Typer`.
 PARTS = {
+    "up": Part("simulation.up_cli", "Run an app on a real federation on this machine."),
+    "down": Part("simulation.down_cli", "End the federation that `umbel up` left running."),
     "simulate": Part("simulation.cli", "Run an app's whole federation in one process."),
     "core": Part("server.core_cli", "Run the core service: gateway and aggregation core."),
     "runs": Part("server.runs_cli", "List, show and export the runs kept on this machine."),

@@ -24,6 +24,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from hashlib import sha256
 from importlib.metadata import version
@@ -49,6 +50,7 @@ QUIET = {
     "GRPC_VERBOSITY": "ERROR",
 }
 _HOMES = "umbel-task-"
+_JUST_MADE_S = 1.0
 
 
 def main() -> int:
@@ -206,8 +208,7 @@ def _own_home(parent: Path) -> Iterator[None]:
     What a killed task left is removed too: a directory is locked while its process lives.
     """
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for left in parent.glob(f"{_HOMES}*"):
-        _remove_if_left(left)
+    remove_left(parent)
     home = Path(tempfile.mkdtemp(prefix=_HOMES, dir=parent))
     lock = _lock(home)
     os.environ["FLWR_HOME"] = str(home)
@@ -219,11 +220,22 @@ def _own_home(parent: Path) -> Iterator[None]:
             os.close(lock)
 
 
-def _remove_if_left(home: Path) -> None:
-    lock = _lock(home)
-    if lock is not None:
-        shutil.rmtree(home, ignore_errors=True)
+def remove_left(parent: Path) -> int:
+    """Remove what killed tasks left under `parent` and return how many they were.
+
+    Flower notices after a minute that a ClientApp was killed; whoever asks here learns it at once.
+    A directory that was made this second is left alone: its process may not have locked it yet.
+    """
+    found = 0
+    for home in parent.glob(f"{_HOMES}*"):
+        lock = _lock(home)
+        if lock is None:
+            continue
+        if time.time() - os.fstat(lock).st_mtime > _JUST_MADE_S:
+            shutil.rmtree(home, ignore_errors=True)
+            found += 1
         os.close(lock)
+    return found
 
 
 def _lock(home: Path) -> int | None:

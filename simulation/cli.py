@@ -100,7 +100,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         seed=seed,
         secure=secure is Secure.ON,
         drops=drop_at or (),
-        settings=dict(_pair(text) for text in run_config or ()),
+        settings=dict(pair(text) for text in run_config or ()),
         policy=Policy.load(policy) if policy else None,
         in_process=in_process,
         run=run_id,
@@ -135,7 +135,7 @@ def _what(planned: Plan) -> str:
     )
 
 
-def _pair(text: str) -> tuple[str, Value]:
+def pair(text: str) -> tuple[str, Value]:
     """Read KEY=VALUE; the value is a TOML value, or a bare text."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():

@@ -93,7 +93,7 @@ class Supervisor:
 
         Args:
             folder: Where `up.json`, its lock and `logs/` lie; made 0700 when absent.
-            before: Called before a program is started again.
+            before: Called when a program has ended that will be started again.
 
         Raises:
             StateError: Another supervisor is at work there.
@@ -157,6 +157,10 @@ class Supervisor:
     def log(self, name: str) -> Path:
         """Return the log file of a program."""
         return self.folder / "logs" / f"{name}.log"
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the programs in the order of their starts."""
+        return tuple(self._runs)
 
     def alive(self, name: str) -> bool:
         """Tell whether a program's process is running."""
@@ -242,8 +246,11 @@ class Supervisor:
         run.down, run.status = True, run.how()
         if not run.program.restart:
             self._fail(run, run.status)
-        run.next_try = now if run.failing_since is None else now + PAUSE_S
+        pause = 0.0 if run.failing_since is None else PAUSE_S
+        run.next_try = now + max(pause, run.program.pause)
         run.failing_since = now if run.failing_since is None else run.failing_since
+        tree.kill(tree.family(self._mark, [run.program.name]))  # what it started may outlive it
+        self._before(run.program)
         return Happening(run.program.name, "ended", run.status)
 
     def _again(self, run: _Run, now: float) -> Happening:
@@ -251,8 +258,6 @@ class Supervisor:
         name = run.program.name
         if run.failing_since is not None and now - run.failing_since > RETRY_S:
             self._fail(run, f"{run.status}, again and again for {RETRY_S:.0f} s")
-        tree.kill(tree.family(self._mark, [name]))  # what it started may have outlived it
-        self._before(run.program)
         new = self._spawn(run.program)
         new.failing_since = run.failing_since
         self._runs[name] = new

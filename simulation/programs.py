@@ -34,6 +34,8 @@ class Program:
     """Ended in ascending order."""
     restart: bool = False
     """Whether it is started again when it ends; else its end is the supervisor's."""
+    pause: float = 0.0
+    """Seconds between its end and its next start."""
 
 
 def environment() -> dict[str, str]:

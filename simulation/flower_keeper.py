@@ -1,0 +1,80 @@
+"""What keeps a federation running after `umbel up --keep` has left: `python -m … FOLDER`.
+
+It takes over the programs that `up` handed on, starts again the SuperNodes that end, and ends
+everything when it is told to by SIGTERM, as `umbel down` does, or when SuperLink or core end.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .flower_up import end_bereft, free_key
+from .processes import Supervisor, read_state
+from .programs import private
+from ..protocol.errors import StateError, UmbelError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+START_S = 30.0
+_POLL_S = 0.2
+
+
+def hand_over(supervisor: Supervisor) -> int:
+    """Leave a supervisor's programs to a keeper of their own; return its pid when it has them.
+
+    Raises:
+        StateError: The keeper did not start; everything was ended.
+    """
+    folder = supervisor.folder
+    log = supervisor.log("keeper")
+    supervisor.hand_over()
+    with open(log, "ab", opener=private) as out:
+        keeper = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", __spec__.name, str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    until = time.monotonic() + START_S
+    while time.monotonic() < until and keeper.poll() is None:
+        state = read_state(folder)
+        if state is not None and state["supervisor"]["pid"] == keeper.pid:
+            return keeper.pid
+        time.sleep(_POLL_S / 4)
+    keeper.kill()
+    keeper.wait()
+    Supervisor(folder).close()  # ends what is left
+    raise StateError(str(log), "a keeper of the federation", "none", "see its log")
+
+
+def main(folder: Path) -> int:
+    """Keep the federation of a folder until told to end it."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    try:
+        with Supervisor.adopt(folder, lambda program: free_key(folder, program)) as supervisor:
+            while True:
+                end_bereft(supervisor, folder)
+                for item in supervisor.watch():
+                    print(f"keeper: {item.name} {item.status or item.what}", flush=True)
+                time.sleep(_POLL_S)
+    except KeyboardInterrupt:
+        return 0
+    except UmbelError as error:
+        print(f"keeper: {error}", file=sys.stderr, flush=True)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

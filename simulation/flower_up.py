@@ -1,0 +1,291 @@
+"""A whole Flower federation on this machine: what `umbel up` starts, in which order, and how.
+
+    core service ─┐
+    SuperLink  ───┴─ healthy ─► nodes registered ─► SuperNodes ─► all online ─► run submitted
+
+TLS and node authentication are on, everything listens on the loopback interface, every port is
+free when it is taken. Each program has a FLWR_HOME of its own, because Flower's installation of a
+bundle is not atomic; a SuperNode finds our launcher before Flower's ClientApp on its PATH. Nothing
+sleeps for a fixed time: waiting looks at what is waited for, and at the programs, so that one that
+ends is named at once.
+
+A SuperNode that was killed is refused with its own key for a minute unless a signed DeactivateNode
+frees it first (clients/flower_node.py): that is done before each restart.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+import tomllib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Self
+
+from .dev_federation import Client, prepare, write_devices
+from .flower_control import ONLINE, Control, build_bundle
+from .processes import Supervisor
+from .programs import Program, command_path, environment, free_port
+from ..clients.flower_launcher import remove_left, write_launcher
+from ..clients.flower_node import deactivate, remember
+from ..protocol.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from .processes import Happening
+    from ..server.run_config import Value
+
+CORE, SUPERLINK = "core", "superlink"
+CONNECTION = "umbel"
+"""Name of the connection in the config.toml of the federation's client."""
+LOOPBACK = "127.0.0.1"
+GPUS = "umbel-gpus"
+"""Key of a SuperNode's own configuration: processes that train by torch, 0 for none."""
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "GRPC_VERBOSITY": "ERROR",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+}
+"""Variables of every program of Flower's."""
+SETTINGS = "UMBEL_SETTINGS"
+"""Variable of the SuperLink: JSON of the settings that a ServerApp puts over the app's own."""
+START_S = 90.0
+"""How long SuperLink, core and SuperNodes may take to come up."""
+FLOWER_PAUSE_S = 4.0
+"""How long a SuperNode stays down in a run of plain Flower: a ServerApp looks every 3 s whether the
+node that it waits for is offline, and would wait for hours for one that is back before that."""
+_POLL_S = 0.05
+_TASKS_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be brought up."""
+
+    app: Path
+    edge: int
+    gpu: int
+    home: Path
+    """Umbel's state directory."""
+    name: str = "dev"
+    secure: bool = True
+    rounds: int = 1
+    """Rounds that the run needs of a device in a day."""
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    """Settings of the run that the app does not declare in its run-config."""
+    core: bool = True
+    """Whether the core service is started; an app of plain Flower does without."""
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """The clients in the order of their partitions: edge devices first."""
+        edge = [Client(name=f"edge-{i}") for i in range(self.edge)]
+        return (*edge, *(Client(name=f"gpu-{i}", ddp=2) for i in range(self.gpu)))
+
+    @property
+    def folder(self) -> Path:
+        """The federation's directory."""
+        return self.home / "federations" / self.name
+
+
+class FlowerUp:
+    """The running federation; leaving its block ends everything that it started."""
+
+    def __init__(self, wanted: Wanted, say: Callable[[str], None] = lambda _line: None) -> None:
+        """Bundle the app, end what a crashed `up` left, and make the federation's files.
+
+        Args:
+            wanted: What is to be brought up.
+            say: Called with a line about each step and each program that ended.
+
+        Raises:
+            SettingsError: The app cannot be bundled.
+            StateError: Another `umbel up` runs this federation, or its files are damaged.
+        """
+        self.wanted, self._say = wanted, say
+        self.bundle = build_bundle(wanted.app)
+        self.digest = sha256(self.bundle).hexdigest()
+        wanted.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.supervisor = Supervisor(wanted.folder, before=lambda p: free_key(wanted.folder, p))
+        self._next_look = 0.0
+        try:
+            if self.supervisor.leftovers:
+                say(
+                    f"ended what an earlier `umbel up` left: {', '.join(self.supervisor.leftovers)}"
+                )
+            clients = wanted.clients
+            self.federation = prepare(wanted.folder, wanted.name, clients, datetime.now(UTC))
+            self._clear()
+            self.address = f"{LOOPBACK}:{free_port()}"
+            self.control = Control(self.address, self.federation.ca)
+        except BaseException:
+            self.supervisor.close()
+            raise
+
+    def __enter__(self) -> Self:
+        """Return this federation."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End everything."""
+        self.close()
+
+    def close(self) -> None:
+        """End nodes, SuperLink and core in this order."""
+        self.control.close()
+        self.supervisor.close()
+
+    def bring_up(self) -> None:
+        """Start everything and return when every client is online.
+
+        Raises:
+            StateError: Something did not come up; it is named, with the last line of its log.
+        """
+        gateway = f"{LOOPBACK}:{free_port()}"
+        self._start_servers(gateway)
+        self._write_connection()
+        write_devices(
+            self.federation,
+            self.wanted.clients,
+            gateway=gateway,
+            superlink=self.address,
+            app=bytes.fromhex(self.digest),
+            secure=self.wanted.secure,
+            rounds=self.wanted.rounds,
+        )
+        self._wait("the SuperLink to answer", self.control.healthy)
+        for node in self.federation.nodes:
+            node_id = self.control.register(bytes.fromhex(node.flower_key), node.name)
+            remember(self.federation.device(node.name) / "flower", node_id)
+        for partition, client in enumerate(self.wanted.clients):
+            self.supervisor.start(self._supernode(client, partition))
+        if self.wanted.core:
+            self._wait("the core service to listen", self._core_listens)
+        self._wait("every client to be online", lambda: not self.offline())
+
+    def offline(self) -> list[str]:
+        """Return the names of the clients that are not online."""
+        states = self.control.nodes()
+        names = [node.name for node in self.federation.nodes]
+        return [name for name in names if name not in states or states[name].status != ONLINE]
+
+    def submit(self, config: Mapping[str, Value]) -> int:
+        """Start the app's run, as `flwr run` would, and return the id that Flower gives it."""
+        return self.control.start_run(self.bundle, self.digest, config)
+
+    def watch(self) -> list[Happening]:
+        """Look at every program once; a SuperNode that ended is started again.
+
+        So is one whose ClientApp was killed: it would wait for that for a minute.
+        """
+        if (now := time.monotonic()) >= self._next_look:
+            self._next_look = now + _TASKS_S
+            end_bereft(self.supervisor, self.wanted.folder)
+        return self.supervisor.watch()
+
+    @property
+    def client_home(self) -> Path:
+        """The FLWR_HOME with which `flwr run . umbel` finds this federation."""
+        return self._flwr_home("client")
+
+    # -- programs ---------------------------------------------------------------------------
+
+    def _start_servers(self, gateway: str) -> None:
+        own = {"UMBEL_HOME": str(self.wanted.home), "UMBEL_FEDERATION": str(self.wanted.folder)}
+        if self.wanted.core:
+            port = gateway.rpartition(":")[2]
+            command = [sys.executable, "-m", "umbel", "core", "up"]
+            command += ["--federation", str(self.wanted.folder), "--port", port]
+            core = Program(name=CORE, command=tuple(command), env=QUIET | own, tier=2)
+            self.supervisor.start(core)
+        folder, (host, _, port) = self.wanted.folder, self.address.rpartition(":")
+        command = [command_path("flower-superlink"), "--host", host, "--port", port]
+        command += ["--ssl-certfile", str(folder / "superlink.pem")]
+        command += ["--ssl-keyfile", str(folder / "superlink.key")]
+        command += ["--ssl-ca-certfile", str(self.federation.ca), "--enable-supernode-auth"]
+        command += ["--database", str(folder / "superlink.sqlite")]
+        command += ["--disable-runtime-dependency-installation"]
+        env = QUIET | own | {"FLWR_HOME": str(self._flwr_home(SUPERLINK))}
+        env |= {SETTINGS: json.dumps(dict(self.wanted.settings))}
+        env |= {} if self.wanted.secure else {"UMBEL_SECURE": "off"}
+        self.supervisor.start(Program(name=SUPERLINK, command=tuple(command), env=env, tier=1))
+
+    def _supernode(self, client: Client, partition: int) -> Program:
+        name, device = client.name, self.federation.device(client.name)
+        config = f"partition-id={partition} num-partitions={len(self.federation.nodes)}"
+        config += f" {GPUS}={client.ddp}"
+        command = [command_path("flower-supernode"), "--superlink", self.address]
+        command += ["--root-certificates", str(device / "ca.pem"), "--port", "{port}"]
+        command += ["--auth-supernode-private-key", str(device / "flower")]
+        command += ["--node-config", config]
+        path = f"{self.wanted.folder / 'bin'}:{environment()['PATH']}"
+        env = QUIET | {"FLWR_HOME": str(self._flwr_home(name)), "UMBEL_DEVICE": str(device)}
+        return Program(
+            name=name, command=tuple(command), env=env | {"PATH": path}, restart=True,
+            pause=0.0 if self.wanted.core else FLOWER_PAUSE_S,
+        )  # fmt: skip
+
+    # -- files and waiting ------------------------------------------------------------------
+
+    def _flwr_home(self, name: str) -> Path:
+        return self.wanted.folder / "flower" / name
+
+    def _clear(self) -> None:
+        """Remove what Flower and the logs kept of an earlier `up`; nothing of a run is there."""
+        folder = self.wanted.folder
+        shutil.rmtree(folder / "flower", ignore_errors=True)
+        for client in self.wanted.clients:
+            self._flwr_home(client.name).mkdir(mode=0o700, parents=True)
+        self._flwr_home(SUPERLINK).mkdir(mode=0o700)
+        self.client_home.mkdir(mode=0o700)
+        for file in (*folder.glob("superlink.sqlite*"), *(folder / "logs").glob("*.log")):
+            file.unlink()
+        (folder / "core.json").unlink(missing_ok=True)
+        write_launcher(folder / "bin")
+
+    def _write_connection(self) -> None:
+        lines = [
+            "[superlink]",
+            f'default = "{CONNECTION}"',
+            f"[superlink.{CONNECTION}]",
+            f'address = "{self.address}"',
+            f"root-certificates = {json.dumps(str(self.federation.ca.absolute()))}",
+        ]
+        (self.client_home / "config.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def _core_listens(self) -> bool:
+        return (self.wanted.folder / "core.json").exists()
+
+    def _wait(self, what: str, holds: Callable[[], bool]) -> None:
+        until = time.monotonic() + START_S
+        while not holds():
+            for item in self.watch():
+                self._say(f"{item.name} {item.status or item.what}")
+            if time.monotonic() > until:
+                raise StateError(
+                    str(self.wanted.folder / "logs"), what, f"nothing in {START_S:.0f} s",
+                    "see the logs there",
+                )  # fmt: skip
+            time.sleep(_POLL_S)
+
+
+def free_key(folder: Path, program: Program) -> None:
+    """Free the key of a SuperNode that ended, that the SuperLink may take its successor."""
+    device = folder / "nodes" / program.name
+    if device.is_dir():
+        about = tomllib.loads((device / "device.toml").read_text(encoding="utf-8"))
+        deactivate(about["superlink"], device / "ca.pem", device / "flower")
+
+
+def end_bereft(supervisor: Supervisor, folder: Path) -> None:
+    """End the SuperNodes whose ClientApp was killed; the supervisor starts them again."""
+    for name in supervisor.names():
+        tasks = folder / "nodes" / name / "tasks"
+        if tasks.is_dir() and remove_left(tasks):
+            supervisor.kill(name)

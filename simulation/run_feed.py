@@ -1,0 +1,110 @@
+"""What a run in another process has recorded, as it records it: from its ledger on the disk.
+
+A ServerApp writes `runs/ID/ledger.sqlite` and nobody tells its id beforehand: the run is the one
+whose record names Flower's run. Reading takes no lock, and a poll that finds nothing new costs one
+query.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from ..protocol.errors import StateError
+from ..server.ledger import Ledger
+from ..server.run_directory import list_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+    from pathlib import Path
+
+    from ..server.ledger import RoundRecord, RunRecord
+
+FLOWER_RUN = "flower-run"
+"""Key of a run's recorded configuration."""
+
+
+class RunFeed:
+    """The records of one run, in the order in which they are committed."""
+
+    def __init__(self, home: Path, flower_run: int, before: Container[str]) -> None:
+        """Wait for a run.
+
+        Args:
+            home: Umbel's state directory.
+            flower_run: Flower's id of the run.
+            before: Ids of runs that cannot be it, because they were there earlier.
+        """
+        self._home, self._flower_run, self._others = home, str(flower_run), set[str]()
+        self._before = before
+        self._ledger: Ledger | None = None
+        self._seen = 0
+        self._head = 0
+        self.run: RunRecord | None = None
+        """The run, from the first poll on that found it."""
+        self.records: list[RoundRecord] = []
+
+    def __enter__(self) -> Self:
+        """Return this feed."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the ledger."""
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+
+    @property
+    def path(self) -> Path:
+        """The run's directory.
+
+        Raises:
+            StateError: The run was not found.
+        """
+        if self.run is None:
+            raise StateError(str(self._home / "runs"), "the record of this run", "none")
+        return self._home / "runs" / self.run.run
+
+    def poll(self) -> list[RoundRecord]:
+        """Return the records that were committed since the last poll.
+
+        Raises:
+            StateError: The ledger was found and cannot be read any more.
+        """
+        if self._ledger is None and not self._find():
+            return []
+        ledger = self._ledger
+        head = ledger.head()[0] if ledger is not None else 0
+        if ledger is None or head == self._head:
+            return []
+        self._head = head
+        found = ledger.rounds()
+        new = list(found[self._seen :])
+        self._seen = len(found)
+        self.records += new
+        return new
+
+    def _find(self) -> bool:
+        for run in list_runs(self._home):
+            if run in self._before or run in self._others:
+                continue
+            try:
+                ledger = Ledger(self._home / "runs" / run / "ledger.sqlite", read_only=True)
+            except StateError:  # being made at this moment
+                continue
+            if self._take(ledger, run):
+                return True
+        return False
+
+    def _take(self, ledger: Ledger, name: str) -> bool:
+        """Keep the ledger if it is the run's; one without a record yet is looked at again."""
+        try:
+            record = ledger.run()
+        except StateError:
+            ledger.close()
+            return False
+        if record.config.get(FLOWER_RUN) != self._flower_run:
+            self._others.add(name)
+            ledger.close()
+            return False
+        self.run, self._ledger = record, ledger
+        return True

@@ -1,0 +1,200 @@
+"""`umbel up APP`: a whole Flower federation on this machine, secure aggregation on."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import report, up_report
+from .cli import Format, RunConfig, Secure, pair
+from .up_plan import Asked, plan_up
+from ..strategies.places import umbel_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import TextIO
+
+    from .flower_run import Shown
+    from .flower_up import FlowerUp
+    from .up_plan import UpPlan
+    from ..server.ledger import RoundRecord, RunRecord
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
+
+
+@app.command(epilog="Example: umbel up examples/digits --edge 4 --gpu 1 --drop 1")
+def up(  # noqa: PLR0913, PLR0917 - one parameter an option
+    directory: Annotated[Path, typer.Argument(metavar="APP", help="Directory of the app.")],
+    edge: Annotated[
+        int | None,
+        typer.Option(help="Clients without torch. [default: 4 beside a GPU one, or 5]"),
+    ] = None,
+    gpu: Annotated[
+        int | None,
+        typer.Option(
+            help="Clients that train with torch, two processes each. "
+            "[default: 1 where torch is installed and the app has a task-torch]"
+        ),
+    ] = None,
+    drop: Annotated[
+        int, typer.Option(help="Kill so many clients with SIGKILL in the second round.")
+    ] = 0,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the federation running after the run.")
+    ] = False,
+    secure: Annotated[
+        Secure, typer.Option(help="off: plain runs, whose single updates the server can read.")
+    ] = Secure.ON,
+    rounds: Annotated[int | None, typer.Option(help="Number of training rounds.")] = None,
+    run_config: RunConfig = None,
+    name: Annotated[str, typer.Option(help="Name of the federation.")] = "dev",
+    form: Annotated[
+        Format, typer.Option("--format", help="text for people, json for programs.")
+    ] = Format.TEXT,
+) -> None:
+    """Run an app on a real federation: SuperLink, core service, client processes, TLS."""
+    settings = tuple(pair(text) for text in run_config or ())
+    asked = Asked(
+        edge=edge, gpu=gpu, drop=drop, secure=secure is Secure.ON, rounds=rounds, settings=settings
+    )
+    plan = plan_up(directory, asked)
+    with _stoppable(), _no_orphans():
+        _run(plan, name, keep=keep, form=form)
+
+
+def _run(plan: UpPlan, name: str, *, keep: bool, form: Format) -> None:
+    from .flower_run import SERVERAPP, follow  # noqa: PLC0415 - a wrong flag need not import flwr
+    from .flower_up import FlowerUp, Wanted  # noqa: PLC0415
+
+    home = umbel_home()
+    screen = _Screen(sys.stdout if form is Format.TEXT else sys.stderr, plan)
+    wanted = Wanted(
+        app=plan.app,
+        edge=plan.edge,
+        gpu=plan.gpu,
+        home=home,
+        name=name,
+        secure=plan.secure,
+        rounds=plan.rounds,
+        settings=plan.settings,
+        core=plan.secure or plan.umbel,
+    )
+    with FlowerUp(wanted, screen.say) as federation:
+        screen.say(f"starting {plan.edge} edge and {plan.gpu} GPU clients of federation {name}")
+        federation.bring_up()
+        course = follow(federation, plan, screen.shown())
+        screen.close()
+        nodes = federation.federation.nodes
+        result = up_report.result_of(course, nodes, home)
+        if form is Format.JSON:
+            typer.echo(json.dumps(up_report.as_json(result, course, nodes)))
+        else:
+            typer.echo(up_report.summary(result, course, nodes))
+        if keep:
+            _keep(federation, screen, name)
+        else:
+            screen.say("ending every process")
+    failure = up_report.failure_of(course, federation.supervisor.log(SERVERAPP))
+    if failure is not None:
+        raise failure
+
+
+def _keep(federation: FlowerUp, screen: _Screen, name: str) -> None:
+    from .flower_keeper import hand_over  # noqa: PLC0415
+
+    hand_over(federation.supervisor)
+    option = "" if name == "dev" else f" --name {name}"
+    screen.say(
+        f"federation {name} keeps running; run the app again from its directory:\n"
+        f"  FLWR_HOME={federation.client_home} flwr run . umbel --stream\n"
+        f"a changed app needs `umbel up` again; `umbel down{option}` ends it"
+    )
+
+
+class _Screen:
+    """What a person sees while it goes on."""
+
+    def __init__(self, out: TextIO, plan: UpPlan) -> None:
+        self._out, self._plan = out, plan
+        self._live: report.Live | None = None
+
+    def shown(self) -> Shown:
+        """Return the ways in which a run tells what happens."""
+        from .flower_run import Shown  # noqa: PLC0415
+
+        return Shown(say=self.say, begin=self.begin, record=self.record, output=self.output)
+
+    def say(self, line: str) -> None:
+        """Say a line, above the live one."""
+        if self._live is not None:
+            self._live.begin(line)
+        else:
+            self.output(line + "\n")
+
+    def begin(self, run: RunRecord) -> None:
+        """Start the live line of a run."""
+        rounds = int(run.config["rounds"])
+        self._live = report.Live(rounds, self._out)
+        clients = self._plan.edge + self._plan.gpu
+        self.say(
+            f"{run.run}: {clients} clients, {rounds} rounds, secure aggregation {run.security}"
+        )
+
+    def record(self, record: RoundRecord) -> None:
+        """Show a record."""
+        if self._live is not None:
+            self._live(record)
+
+    def output(self, text: str) -> None:
+        """Show text as it is."""
+        self._out.write(text)
+        self._out.flush()
+
+    def close(self) -> None:
+        """Leave the live line."""
+        if self._live is not None:
+            self._live.__exit__()
+            self._live = None
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the command as Ctrl-C does, with everything that it started."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, stop) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _no_orphans() -> Iterator[None]:
+    """Reap at the end what lost its parent, on Linux; else it would stay as a defunct process.
+
+    Flower's SuperExec waits for none of its children, and a container's first process often not
+    either.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass

@@ -1,0 +1,124 @@
+"""From an app's directory and the flags of `umbel up` to a checked plan; nothing is started here.
+
+A setting that the app declares in its run-config goes to Flower with the run, as `flwr run -c`
+would send it. Any other must be one of server/run_config.py and reaches the ServerApp by its
+environment. An app that says nothing in `[tool.umbel]` is a plain Flower app: its settings are its
+own, and its rounds are counted by nobody here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from ..protocol import graph
+from ..protocol.errors import SettingsError
+from ..server.run_config import run_settings, tables
+from ..strategies.app import read_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from ..server.run_config import Value
+
+DEFAULT_EDGE, DEFAULT_CLIENTS = 4, 5
+TORCH = "task-torch"
+_ROUNDS = ("rounds", "num-server-rounds")
+"""How an app may call its number of rounds, our name first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """The flags; None where the caller left the choice to us."""
+
+    edge: int | None = None
+    gpu: int | None = None
+    drop: int = 0
+    secure: bool = True
+    rounds: int | None = None
+    settings: tuple[tuple[str, Value], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpPlan:
+    """What `umbel up` will do."""
+
+    app: Path
+    edge: int
+    gpu: int
+    drop: int
+    secure: bool
+    umbel: bool
+    """Whether the app says anything in `[tool.umbel]`."""
+    config: Mapping[str, Value]
+    """Overrides of the app's own run-config."""
+    settings: Mapping[str, Value]
+    """The run's other settings."""
+    rounds: int
+    """Rounds that a device joins in this run; 0 where nobody knows."""
+
+
+def plan_up(app: Path, asked: Asked) -> UpPlan:
+    """Check what is asked of an app.
+
+    Raises:
+        SettingsError: The app or a setting is wrong, or there are too few clients.
+    """
+    declared, own = read_tables(app)
+    ours = bool(own)
+    edge, gpu = _clients(asked, TORCH in own)
+    given = dict(asked.settings)
+    if asked.rounds is not None:
+        given[_rounds_key(declared, ours=ours)] = asked.rounds
+    config = {key: value for key, value in given.items() if key in declared}
+    rest = {key: value for key, value in given.items() if key not in declared}
+    rounds = 0
+    if ours:
+        rest["clients"] = edge + gpu
+        merged = {**declared, **own, **config}
+        merged.pop("task", None)
+        table, extra = tables(merged, rest)
+        checked = run_settings(table, extra, run="run", secure=asked.secure)
+        rounds = (checked.rounds + 1) * checked.attempts
+        _check_size(edge + gpu, checked.params.min_members, asked)
+    elif rest:
+        known = ", ".join(sorted(declared)) or "nothing"
+        raise SettingsError("run-config", f"a key that the app declares: {known}", min(rest))
+    return UpPlan(
+        app=app, edge=edge, gpu=gpu, drop=asked.drop, secure=asked.secure, umbel=ours,
+        config=config, settings=rest, rounds=rounds,
+    )  # fmt: skip
+
+
+def _clients(asked: Asked, has_torch_task: bool) -> tuple[int, int]:
+    """Return how many edge and GPU clients there will be."""
+    torch = find_spec("torch") is not None
+    if asked.gpu and not torch:
+        move = "pip install 'umbel[torch]'"
+        raise SettingsError("--gpu", "torch in this environment", "none", move)
+    if asked.edge is None and asked.gpu is None:
+        return (DEFAULT_EDGE, 1) if torch and has_torch_task else (DEFAULT_CLIENTS, 0)
+    edge = DEFAULT_EDGE if asked.edge is None else asked.edge
+    gpu = asked.gpu or 0
+    if edge < 0 or gpu < 0 or edge + gpu < 1:
+        raise SettingsError("--edge", "1 or more clients in all", edge + gpu)
+    return edge, gpu
+
+
+def _check_size(clients: int, least: int, asked: Asked) -> None:
+    """Refuse a federation too small for its rounds, or for the losses that it is to bear."""
+    if clients < least:
+        raise SettingsError("--edge", f"{least} or more clients in all", clients)
+    bears = graph.parameters(clients).d if asked.secure else clients - least
+    if not 0 <= asked.drop <= bears:
+        move = "more clients bear more losses"
+        raise SettingsError("--drop", f"0 to {bears} of {clients} clients", asked.drop, move)
+
+
+def _rounds_key(declared: Mapping[str, Value], *, ours: bool) -> str:
+    found = next((key for key in _ROUNDS if key in declared), None)
+    if found is None and not ours:
+        raise SettingsError("--rounds", f"an app that declares {' or '.join(_ROUNDS)}", "neither")
+    return found or _ROUNDS[0]

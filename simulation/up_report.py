@@ -1,0 +1,84 @@
+"""The summary of a run of `umbel up`: that of a simulated one, and what real processes add."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import report
+from .federation import Result
+from ..protocol.errors import RoundFailed, StateError, UmbelError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .dev_federation import Node
+    from .flower_run import Course, Killed
+
+PLAIN_APP = "off (plain Flower messages, which the server reads)"
+
+
+def result_of(course: Course, nodes: tuple[Node, ...], home: Path) -> Result | None:
+    """Return a run's record as the simulator's result; None for an app that keeps none."""
+    if course.run is None:
+        return None
+    return Result(
+        run=course.run.run,
+        security=course.run.security,
+        records=course.records,
+        model={},
+        path=home / "runs" / course.run.run,
+        names={node.id: index for index, node in enumerate(nodes)},
+    )
+
+
+def failure_of(course: Course, log: Path) -> UmbelError | None:
+    """Return why a run did not complete; None if it did.
+
+    A round that failed is the run's own end; anything else stands in the ServerApp's output.
+    """
+    if course.state.outcome == "completed":
+        return None
+    last = course.records[-1] if course.records else None
+    if last is not None and last.outcome != "finished":
+        return RoundFailed(f"round {last.round}, {last.phase}: {last.outcome}, {last.cause}")
+    said = course.state.details or course.last_words
+    where = f"run {course.flower_run}"
+    return StateError(
+        where, "a ServerApp that completes", f"{course.state.outcome}: {said}", str(log)
+    )
+
+
+def summary(result: Result | None, course: Course, nodes: tuple[Node, ...]) -> str:
+    """Return what is said at the end."""
+    lines = [] if result is None else [report.summary(result)]
+    if result is None:
+        lines.append(f"run: {course.flower_run} ({course.state.outcome})")
+        lines.append(f"secure aggregation: {PLAIN_APP}")
+    else:
+        names = ", ".join(f"{index} {node.name}" for index, node in enumerate(nodes))
+        lines.append(f"clients: {names}")
+    lines += [_fate(victim) for victim in course.killed]
+    return "\n".join(lines)
+
+
+def _fate(victim: Killed) -> str:
+    """Return what became of a client that was killed."""
+    text = f"killed: {victim.name} in round {victim.round} (SIGKILL)"
+    if victim.back_s is None:
+        return f"{text}, not back before the end"
+    text += f", online again after {victim.back_s:.1f} s"
+    return f"{text}, summed again in round {victim.again}" if victim.again else text
+
+
+def as_json(result: Result | None, course: Course, nodes: tuple[Node, ...]) -> dict[str, Any]:
+    """Return the same for programs."""
+    about: dict[str, Any] = {"security": PLAIN_APP} if result is None else report.as_json(result)
+    return about | {
+        "flower_run": str(course.flower_run),
+        "outcome": course.state.outcome,
+        "clients": {node.name: node.id for node in nodes},
+        "killed": [
+            {"name": v.name, "round": v.round, "back_s": v.back_s, "again": v.again}
+            for v in course.killed
+        ],
+    }
