@@ -181,7 +181,9 @@ def test_bearers_are_pairs() -> None:
     nodes = [{"id": NODE, "tls_fingerprint": "cd" * 32}]
     found = wire.bearers(message("tickets", nodes=nodes))
     assert found == [(b"\xab" * 16, b"\xcd" * 32)]
-    for wrong in (None, {}, ["x"], [{"id": NODE}], [{"id": "x", "tls_fingerprint": "cd" * 32}]):
+    half = [{"id": NODE}]
+    wrongs: list[object] = [None, {}, ["x"], half, [{"id": "x", "tls_fingerprint": "cd" * 32}]]
+    for wrong in wrongs:
         with pytest.raises(Malformed, match=r"ServerApp: tickets\.nodes"):
             wire.bearers(message("tickets", nodes=wrong))
 

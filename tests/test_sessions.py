@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from door import KEY, NOW, OTHER_KEY, RUN, Gateway, downs, entry, node, turned, up
 
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.replay import MAX_MESSAGES
 from umbel.protocol.verification import Peer
 from umbel.server.endings import Ending, Turned
 from umbel.server.sessions import GRACE
-
+from umbel.tests.door import KEY, NOW, OTHER_KEY, RUN, Gateway, downs, entry, node, turned, up
 
 # ---- hello ---------------------------------------------------------------------------------
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from door import KEY, OTHER_KEY, RUN, Gateway, downs, node, turned, up
 
 from umbel.protocol import messages_pb2 as pb
 from umbel.server.endings import Ending
 from umbel.server.sessions import GRACE, SUCCESSOR
-
+from umbel.tests.door import KEY, OTHER_KEY, RUN, Gateway, downs, node, turned, up
 
 # ---- a stream breaks -----------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 import grpc.aio
-from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -31,6 +30,8 @@ from umbel.server.grpc_gateway import Gateway
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
+
+    from cryptography import x509
 
 FEDERATION = "north"
 GATEWAY = "localhost"
@@ -71,6 +72,7 @@ class Machine:
     def ticket(
         self, run: str = RUN, key: bytes = KEY, lives: float = 3600.0, gateway: str = GATEWAY
     ) -> bytes:
+        """Return a ticket that admits this machine, unless told otherwise."""
         expires = int(time.time() + lives)
         fields = tickets.Ticket(run, self.id, self.fingerprint, gateway, expires, bytes(16))
         return tickets.mint(key, fields)
@@ -86,6 +88,7 @@ class Heard:
         self._more = asyncio.Event()
 
     def send(self, op: str, payload: bytes | memoryview, fields: dict[str, object]) -> None:
+        """Hear an event."""
         self.events.append((op, dict(fields), bytes(payload)))
         self._more.set()
 
@@ -96,9 +99,11 @@ class Heard:
         """Everything is read at once."""
 
     def close(self) -> None:
+        """Note that the core let go."""
         self.closed = True
 
     def ops(self) -> list[str]:
+        """Return the names of the events."""
         return [op for op, _, _ in self.events]
 
     async def wait(self, op: str, count: int = 1) -> tuple[str, dict[str, Any], bytes]:
@@ -156,6 +161,7 @@ class Federation:
         return heard
 
     def said(self, *words: str) -> bool:
+        """Say whether a line of the log has all these words."""
         return any(all(word in line for word in words) for line in self.lines)
 
 
@@ -219,6 +225,7 @@ class Device:
                 return found
 
     async def send(self, message: bytes) -> None:
+        """Send a message with the next number, and keep it until it is acknowledged."""
         self.seq += 1
         self.unacked.append((self.seq, message))
         await self._write(self.seq, message)
@@ -229,17 +236,19 @@ class Device:
         )
 
     def upload(self, parts: Iterable[bytes] | AsyncIterator[bytes], ctx: bytes) -> Any:
+        """Begin an upload call; its answer is what is awaited."""
         metadata = (("umbel-run", RUN), ("umbel-ctx-bin", ctx))
-        call = self.channel.stream_unary(METHOD + "Upload")
+        call: Any = self.channel.stream_unary(METHOD + "Upload")
         return call(parts, metadata=metadata, timeout=30)
 
     async def fetch(self, digest: bytes, offset: int = 0, run: str = RUN) -> list[bytes]:
+        """Return the frames of a model from an offset on."""
         request = pb.FetchRequest(run=run, digest=digest, offset=offset)
-        call = self.channel.unary_stream(METHOD + "Fetch")(request.SerializeToString(), timeout=30)
-        return [frame async for frame in call]
+        call: Any = self.channel.unary_stream(METHOD + "Fetch")
+        return [frame async for frame in call(request.SerializeToString(), timeout=30)]
 
 
-class Ended(Exception):  # noqa: N818 - an end is no error
+class Ended(Exception):
     """The stream ended with this status."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
