@@ -7,6 +7,7 @@ SuperExec starts `flwr-clientapp` by its bare name, so ours is put first on the 
                        device.toml bounds the process
     $FLWR_HOME         an empty directory of the task's own, removed at its end: Flower uses a
                        folder of the right name unread, and names it by 8 digits of the hash
+    dependencies       none is installed at run time, whatever the SuperNode was told
     before installing  SHA-256 of the bundle's bytes, computed here, is in `trust.apps`; the app is
                        told it as `UMBEL_APP_SHA256`
     after loading      secure aggregation required: the app is of `client_app` or `secure`
@@ -49,6 +50,7 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "GRPC_VERBOSITY": "ERROR",
 }
+INSTALL = "--allow-runtime-dependency-installation"
 _HOMES = "umbel-task-"
 _JUST_MADE_S = 1.0
 
@@ -96,6 +98,9 @@ def _run(files: DeviceFiles | None) -> int:
     from flwr.supernode.cli import flwr_clientapp  # noqa: PLC0415 - the version came first
     from flwr.supernode.runtime import run_clientapp as flower  # noqa: PLC0415
 
+    if INSTALL in sys.argv:  # no pin covers what it would fetch
+        sys.argv.remove(INSTALL)
+        print(f"{COMMAND}: {INSTALL} is ignored on this device", file=sys.stderr, flush=True)
     Guard(files.policy if files else Policy()).stand(flower)
     flwr_clientapp()
     return 0

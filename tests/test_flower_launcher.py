@@ -1,0 +1,225 @@
+"""The launcher against real bundles: what is not approved does not run, and nothing leaves."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from umbel.clients.flower_launcher import Guard, remove_left, write_launcher
+from umbel.clients.policy import Policy
+from umbel.protocol import messages_pb2 as pb
+from umbel.protocol.errors import Refused
+from umbel.tests.federations import made
+from umbel.tests.flower_task import bundle, play
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLAIN = """
+import os, pathlib
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+app = ClientApp()
+pathlib.Path(os.environ["MARKER"]).write_text(os.environ["FLWR_HOME"])
+
+@app.train()
+def train(message, context):
+    arrays = message.content["arrays"]
+    metrics = MetricRecord({"num-examples": 3, "loss": 0.5})
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+@app.evaluate()
+def evaluate(message, context):
+    raise ValueError("patient 4711")
+"""
+SECURE = PLAIN + "\nimport umbel\napp = umbel.secure(app)\n"
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Path:
+    """A device's directory."""
+    federation = made(tmp_path / "federation", 1)
+    return federation.device("edge-0")
+
+
+def environment(device: Path, tmp_path: Path, **more: str) -> dict[str, str]:
+    """Return what a SuperExec of this device would hand on."""
+    home = tmp_path / "flwr-home"
+    home.mkdir(exist_ok=True)
+    own = {"UMBEL_DEVICE": str(device), "FLWR_HOME": str(home), "MARKER": str(tmp_path / "marker")}
+    return {**os.environ, **own, **more}
+
+
+def allowed(device: Path, *apps: bytes, required: bool = True) -> None:
+    """Let the device's policy list these bundles."""
+    file = device / "policy.toml"
+    digests = tuple(sha256(app).digest() for app in apps)
+    policy = Policy.load(file)
+    changed = {name: getattr(policy, name) for name in policy.__slots__}
+    file.write_text(Policy(**changed | {"apps": digests, "required": required}).dumps(), "utf-8")
+
+
+def test_an_unapproved_bundle_leaves_no_marker(device: Path, tmp_path: Path) -> None:
+    fab = bundle(tmp_path / "app", SECURE)
+    allowed(device, b"another bundle")
+    pushed, console = play(tmp_path / "task", fab, environment=environment(device, tmp_path))
+    assert not (tmp_path / "marker").exists()
+    assert (pushed["error"], pushed["reason"], pushed["details"]) == (True, "", "")
+    assert pushed["status"] == 1
+    line = f"app not allowed: bundle {sha256(fab).hexdigest()} is not in trust.apps"
+    assert console.count(line) == 1
+    assert "Traceback" not in console
+
+
+def test_an_approved_bundle_runs_in_a_home_of_its_own(device: Path, tmp_path: Path) -> None:
+    fab = bundle(tmp_path / "app", SECURE)
+    allowed(device, fab)
+    pushed, _ = play(tmp_path / "task", fab, environment=environment(device, tmp_path))
+    home = (tmp_path / "marker").read_text()
+    assert home.startswith(str(device / "tasks"))
+    assert list((device / "tasks").iterdir()) == []
+    assert (pushed["error"], pushed["reason"]) == (True, "")  # no invitation: plain is refused
+
+
+def test_a_planted_folder_is_not_used(device: Path, tmp_path: Path) -> None:
+    fab = bundle(tmp_path / "app", SECURE)
+    allowed(device, fab)
+    planted = f"tests.tiny.1.0.0.{sha256(fab).hexdigest()[:8]}"
+    folder = tmp_path / "flwr-home" / "apps" / planted
+    bad = PLAIN.replace('os.environ["FLWR_HOME"]', '"planted"')
+    bundle(folder, bad)
+    play(tmp_path / "task", fab, environment=environment(device, tmp_path))
+    assert (tmp_path / "marker").read_text() != "planted"
+
+
+def test_a_plain_app_does_not_answer_where_secure_is_required(device: Path, tmp_path: Path) -> None:
+    fab = bundle(tmp_path / "app", PLAIN)
+    allowed(device, fab)
+    pushed, console = play(tmp_path / "task", fab, environment=environment(device, tmp_path))
+    assert (pushed["error"], pushed["reason"], pushed["details"]) == (True, "", "")
+    assert "plain refused: this app answers with plain updates" in console
+
+
+def test_an_unchanged_app_answers_where_plain_is_allowed(device: Path, tmp_path: Path) -> None:
+    fab = bundle(tmp_path / "app", PLAIN)
+    allowed(device, fab, required=False)
+    where = environment(device, tmp_path)
+    pushed, _ = play(tmp_path / "task", fab, environment=where)
+    assert pushed["records"] == {"arrays": "ArrayRecord", "metrics": "MetricRecord"}
+    assert pushed["status"] == 0
+
+
+def test_no_word_of_an_exception_leaves(device: Path, tmp_path: Path) -> None:
+    code = SECURE.replace(
+        "app = umbel.secure(app)",
+        "class Loud(type(umbel.secure(app))):\n"
+        "    def __call__(self, message, context):\n"
+        "        raise ValueError('patient 4711')\n"
+        "app = Loud(app, {})",
+    )
+    fab = bundle(tmp_path / "app", code)
+    allowed(device, fab)
+    pushed, console = play(tmp_path / "task", fab, environment=environment(device, tmp_path))
+    assert (pushed["error"], pushed["reason"], pushed["details"]) == (True, "", "")
+    assert "patient 4711" in console  # on the device, where it belongs
+    assert "4711" not in str(pushed)
+
+
+def test_arrays_by_another_way_do_not_leave(device: Path, tmp_path: Path) -> None:
+    code = SECURE.replace(
+        "app = umbel.secure(app)",
+        "class Loud(type(umbel.secure(app))):\n"
+        "    def __call__(self, message, context):\n"
+        "        return self.wrapped(message, context)\n"
+        "app = Loud(app, {})",
+    )
+    fab = bundle(tmp_path / "app", code)
+    allowed(device, fab)
+    pushed, _ = play(tmp_path / "task", fab, environment=environment(device, tmp_path))
+    assert (pushed["error"], pushed["reason"]) == (True, "")
+    assert "records" not in pushed
+
+
+def test_a_rogue_invitation_gets_a_code_and_no_connection(device: Path, tmp_path: Path) -> None:
+    fab = bundle(tmp_path / "app", SECURE)
+    allowed(device, fab)
+    invite = {
+        "run": "r", "gateway": "127.0.0.1:9", "ca-sha256": "00" * 32, "ticket": "00", "lease": 60
+    }  # fmt: skip
+    pushed, console = play(
+        tmp_path / "task", fab, invite=invite, environment=environment(device, tmp_path)
+    )
+    code = pb.REASON_OTHER_FEDERATION
+    assert pushed["records"] == {"umbel.session": "ConfigRecord"}
+    assert pushed["values"]["umbel.session"] == {
+        "rounds": 0, "bytes-up": 0, "bytes-down": 0, "code": code
+    }  # fmt: skip
+    assert "invited by another federation" in console
+
+
+def test_packages_are_not_installed_at_run_time(device: Path, tmp_path: Path) -> None:
+    fab = bundle(tmp_path / "app", PLAIN)
+    allowed(device, fab, required=False)
+    pushed, console = play(
+        tmp_path / "task", fab, environment=environment(device, tmp_path),
+        arguments=("--allow-runtime-dependency-installation",),
+    )  # fmt: skip
+    assert pushed["status"] == 0
+    assert "is ignored on this device" in console
+
+
+def test_what_a_killed_task_left_is_removed(device: Path, tmp_path: Path) -> None:
+    left = device / "tasks" / "umbel-task-dead"
+    (left / "apps").mkdir(parents=True)
+    os.utime(left, (1, 1))
+    assert remove_left(device / "tasks") == 1
+    assert not left.exists()
+
+
+def test_a_directory_that_cannot_be_trusted_ends_it_with_one_line(
+    device: Path, tmp_path: Path
+) -> None:
+    (device / "policy.toml").chmod(0o666)
+    fab = bundle(tmp_path / "app", PLAIN)
+    pushed, console = play(tmp_path / "task", fab, environment=environment(device, tmp_path))
+    assert pushed == {"status": 1}
+    lines = [line for line in console.splitlines() if line.strip()]
+    assert len(lines) == 1
+    assert lines[0].startswith(
+        f"flwr-clientapp: {device}/policy.toml: expected no write permission"
+    )
+    assert not (tmp_path / "marker").exists()
+
+
+def test_the_launcher_is_a_command(tmp_path: Path) -> None:
+    file = write_launcher(tmp_path / "bin")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o700
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["flwr-clientapp", "--help"], capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": path, "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert "--runtime-api-address" in done.stdout
+
+
+@pytest.mark.parametrize(("apps", "holds"), [(None, True), ((), False), ((b"x",), True)])
+def test_which_bundles_are_admitted(
+    monkeypatch: pytest.MonkeyPatch, apps: Any, holds: bool
+) -> None:
+    monkeypatch.delenv("UMBEL_APP_SHA256", raising=False)
+    pinned = None if apps is None else tuple(sha256(app).digest() for app in apps)
+    guard = Guard(Policy(apps=pinned))
+    if holds:
+        guard.admit(b"x")
+        assert os.environ["UMBEL_APP_SHA256"] == sha256(b"x").hexdigest()
+    else:
+        with pytest.raises(Refused) as caught:
+            guard.admit(b"x")
+        assert caught.value.reason == pb.REASON_APP_NOT_ALLOWED
+        assert "UMBEL_APP_SHA256" not in os.environ
