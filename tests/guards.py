@@ -223,8 +223,8 @@ MEMBER = [
         M,
         ("state = self._next(Event.INBOX, pb.REASON_SHARES)", "state = State.MASKED"),
         (
-            "wipe(*self._opening.values())\n        self._opening.clear()\n        self.state = state",
-            "self.state = state",
+            "wipe(*self._opening.values())\n        self._opening.clear()\n        self.state",
+            "self.state",
         ),
     ),
     also(
