@@ -160,22 +160,65 @@ class Federation:
         self.core.sessions.open(run, served.key)
         return heard
 
+    def device(self, number: int = 1) -> Device:
+        """Return a connection of a new machine."""
+        return Device(self, Machine(self.authority, number))
+
     def said(self, *words: str) -> bool:
         """Say whether a line of the log has all these words."""
         return any(all(word in line for word in words) for line in self.lines)
 
 
+class Cable:
+    """A stretch of network between devices and a gateway that can be cut."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._ends: list[asyncio.StreamWriter] = []
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._join, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cut()
+        if self._server is not None:
+            self._server.close()
+
+    def cut(self) -> None:
+        """Break every connection, without a word to either end."""
+        for end in self._ends:
+            end.transport.abort()
+        self._ends.clear()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        self._ends += [writer, back]
+        await asyncio.gather(_pour(reader, back), _pour(there, writer))
+
+
+async def _pour(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await source.read(1 << 16):
+            sink.write(data)
+            await sink.drain()
+    sink.transport.abort()
+
+
 class Device:
     """One connection of a machine, and the streams it opens."""
 
-    def __init__(self, federation: Federation, machine: Machine, root: bytes = b"") -> None:
+    def __init__(self, federation: Federation, machine: Machine, port: int = 0) -> None:
         credentials = grpc.ssl_channel_credentials(
-            root or federation.root, key_pem(machine.key), pem(machine.tls)
+            federation.root, key_pem(machine.key), pem(machine.tls)
         )
         self.machine = machine
-        options = [("grpc.use_local_subchannel_pool", 1)]
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.min_reconnect_backoff_ms", 100)]
         self.channel = grpc.aio.secure_channel(
-            f"localhost:{federation.port}", credentials, options=options
+            f"localhost:{port or federation.port}", credentials, options=options
         )
         self.call: Any = None
         self.seq = 0
@@ -209,8 +252,11 @@ class Device:
         return down
 
     async def down(self) -> pb.Down:
-        """Return the next thing that comes down; a status raises AioRpcError."""
-        data = await self.call.read()
+        """Return the next thing that comes down; the end of the stream raises `Ended`."""
+        try:
+            data = await self.call.read()
+        except grpc.aio.AioRpcError as error:
+            raise Ended(error.code(), error.details() or "") from error
         if data is grpc.aio.EOF:
             raise Ended(await self.call.code(), await self.call.details())
         found = pb.Down.FromString(data)
@@ -223,6 +269,14 @@ class Device:
             found = await self.down()
             if found.HasField("message"):
                 return found
+
+    async def rest(self) -> list[bytes]:
+        """Return the messages that still come before the stream ends."""
+        found = []
+        with contextlib.suppress(Ended):
+            while True:
+                found.append((await self.message()).message)
+        return found
 
     async def send(self, message: bytes) -> None:
         """Send a message with the next number, and keep it until it is acknowledged."""
