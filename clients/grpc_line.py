@@ -5,7 +5,8 @@ at the address in device.toml, whose name the gateway's certificate must bear.
 
 A stream that breaks is opened again with `resume`: what the other side has not acknowledged is sent
 again and counts once (protocol/replay.py). The line is over when the gateway ends it for good (a
-status that no retry can change), when it has been down for the whole lease, or when it is closed.
+goodbye, or a status that no retry can change), when it has been down for the whole lease, or when
+it is closed.
 
 A background thread keeps the stream; what arrives goes to `deliver`, in order, each once.
 """
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .device_files import TlsFiles
 
 SERVICE = "/umbel.v1.Gateway"
+GOODBYE = pb.ToClient(goodbye=pb.Goodbye()).SerializeToString()
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 """Pause before the first new try, doubled up to the longest, each with a random half added."""
 FOR_GOOD = {
@@ -106,6 +108,7 @@ class Line:
         self._closed = threading.Event()
         self._stream: grpc.Call | None = None
         self._seen = time.monotonic()
+        self._dismissed = False
         self._waited, self._cause = FIRST_WAIT_S, ""
         self._thread = threading.Thread(target=self._run, name="umbel-session", daemon=True)
         self.bytes_up = 0
@@ -158,6 +161,9 @@ class Line:
             except PeerError as error:
                 over = Over(pb.REASON_UNSPECIFIED, str(error))
                 break
+            if self._dismissed:  # also while the session still computes
+                over = Over(pb.REASON_GOODBYE, "goodbye")
+                break
             down = time.monotonic() - self._seen
             if down >= self._lease:
                 over = Over(pb.REASON_UNSPECIFIED, f"no gateway for {down:.0f} s; last: {cause}")
@@ -195,6 +201,7 @@ class Line:
                 return
             if self._inbox.owes and self._out is not None:
                 self._put(pb.Up(ack=self._inbox.ack()))
+        self._dismissed = self._dismissed or down.message == GOODBYE
         self._deliver(down.message)
 
     def _welcome(self, down: pb.Down, out: queue.SimpleQueue[bytes | None]) -> None:
