@@ -31,11 +31,12 @@ from ..strategies.task import Task
 from ..strategies.trainer import Settings, TaskTrainer, TrainResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from ..strategies.task import Site
+    from ..strategies.trainer import Trainer
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 LOOK_S = 0.2
@@ -71,10 +72,12 @@ def boundary() -> Iterator[None]:
 class InProcess:
     """The `Trainer` of an app or a task in this process: no protection, no start-up time."""
 
-    def __init__(self, app: AppRef | Task) -> None:
-        """Import the task and build its model."""
+    def __init__(
+        self, app: AppRef | Task, load: Callable[[AppRef], Trainer] = load_trainer
+    ) -> None:
+        """Import the task and build its model; `load` returns the trainer of an app."""
         with boundary():
-            self._trainer = TaskTrainer(app) if isinstance(app, Task) else load_trainer(app)
+            self._trainer = TaskTrainer(app) if isinstance(app, Task) else load(app)
 
     def arrays(self, seed: int = 0) -> dict[str, NDArray[Any]]:
         """Return the initial model of a run with this seed."""
@@ -184,13 +187,16 @@ class Child:
             try:
                 pipe.send(process.stdin, {"call": name, **fields}, arrays or {})  # type: ignore[arg-type]
                 answer, found = pipe.receive(
-                    lambda view: _fill(process, view), self._max_bytes, "training child"
+                    lambda view: fill(process, view), self._max_bytes, "training child"
                 )
             except (BrokenPipeError, EOFError):
                 raise ChildDied(process.pid, self._end(process, GRACE_S)) from None
             except BaseException:  # half a message is on the pipe: this child cannot go on
                 self._end(process, 0)
                 raise
+            if "over" in answer:  # its last words: one of its processes is gone
+                self._end(process, GRACE_S)
+                raise ChildDied(process.pid, str(answer["over"]))
         if "refused" in answer:
             raise _refusal(answer)
         return answer, found
@@ -201,15 +207,7 @@ class Child:
             if self._process is not None:
                 self._end(self._process, 0)
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [
-                    self._python,
-                    "-P",  # the working directory is not the app's
-                    "-m",
-                    f"{__package__}.worker",
-                    str(self.app.directory),
-                    self.app.component,
-                    str(self._max_bytes),
-                ],
+                module_command(self._python, *self._program()),
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -217,6 +215,10 @@ class Child:
                 process_group=0,  # Ctrl-C is the parent's: it closes the pipe
             )
         return self._process
+
+    def _program(self) -> tuple[str, ...]:
+        """Return the module that the child runs, and its arguments."""
+        return "worker", str(self.app.directory), self.app.component, str(self._max_bytes)
 
     def _end(self, process: subprocess.Popen[bytes], grace: float) -> str:
         """Reap the child, by force after `grace` seconds, and return how it ended."""
@@ -229,10 +231,20 @@ class Child:
         except subprocess.TimeoutExpired:
             process.kill()
             code = process.wait()
-        return f"exited with status {code}" if code >= 0 else f"was killed by {_signal(-code)}"
+        return ended(code)
 
 
-def _fill(process: subprocess.Popen[bytes], view: memoryview) -> None:
+def module_command(python: str, module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of this package; -P: not from where we stand."""
+    return [python, "-P", "-m", f"{__package__}.{module}", *arguments]
+
+
+def ended(code: int) -> str:
+    """Return how a process ended, in words."""
+    return f"exited with status {code}" if code >= 0 else f"was killed by {_signal(-code)}"
+
+
+def fill(process: subprocess.Popen[bytes], view: memoryview) -> None:
     """Read exactly `len(view)` bytes from the child.
 
     A process that the user's code forked can hold the pipe open after the child's death, so the

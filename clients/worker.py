@@ -14,7 +14,7 @@ import resource
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import pipe
 from .child import InProcess, boundary
@@ -58,9 +58,8 @@ def main(arguments: list[str]) -> None:
     """Serve calls until the parent is gone."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold the data and the model
     directory, component, max_bytes = arguments
-    source, sink = _take_pipe()
-    requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(source, int(max_bytes), requests), daemon=True).start()
+    source, sink = take_pipe()
+    requests = listen(source, int(max_bytes))
     trainer: InProcess | None = None
     while True:
         fields, arrays = requests.get()
@@ -70,12 +69,17 @@ def main(arguments: list[str]) -> None:
             with boundary():
                 pipe.send(sink, answer, found)
         except Refused as error:
-            detail = str(error).removeprefix(f"{reason_text(error.reason)}: ")[:1024]
-            pipe.send(sink, {"refused": pb.Reason.Name(error.reason), "detail": detail}, {})
+            pipe.send(sink, refusal(error), {})
         sys.stdout.flush()
 
 
-def _take_pipe() -> tuple[io.FileIO, io.FileIO]:
+def refusal(error: Refused) -> dict[str, Any]:
+    """Return the answer that says it."""
+    detail = str(error).removeprefix(f"{reason_text(error.reason)}: ")[:1024]
+    return {"refused": pb.Reason.Name(error.reason), "detail": detail}
+
+
+def take_pipe() -> tuple[io.FileIO, io.FileIO]:
     """Move the pipe to private descriptors; 0 becomes the null device and 1 becomes stderr."""
     source, sink = os.dup(0), os.dup(1)  # not inheritable: a program that user code runs has none
     null = os.open(os.devnull, os.O_RDONLY)
@@ -85,8 +89,22 @@ def _take_pipe() -> tuple[io.FileIO, io.FileIO]:
     return open(source, "rb", buffering=0), open(sink, "wb", buffering=0)
 
 
-def _listen(source: io.FileIO, limit: int, requests: queue.SimpleQueue[Request]) -> None:
-    """Hand on the parent's messages, and end the process when there can be no more."""
+def listen(
+    source: io.FileIO, limit: int, leave: Callable[[int], NoReturn] = os._exit
+) -> queue.SimpleQueue[Request]:
+    """Return where the parent's messages arrive; `leave` ends the process after the last one."""
+    requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(source, limit, requests, leave), daemon=True).start()
+    return requests
+
+
+def _listen(
+    source: io.FileIO,
+    limit: int,
+    requests: queue.SimpleQueue[Request],
+    leave: Callable[[int], NoReturn],
+) -> None:
+    """Hand on the parent's messages until its pipe closes."""
 
     def fill(view: memoryview) -> None:
         while view:
@@ -99,10 +117,10 @@ def _listen(source: io.FileIO, limit: int, requests: queue.SimpleQueue[Request])
         try:
             message = pipe.receive(fill, limit, "parent")
         except EOFError:
-            os._exit(0)
+            leave(0)
         except Malformed as error:
             print(f"training child: {error}", file=sys.stderr, flush=True)
-            os._exit(1)
+            leave(1)
         requests.put(message)
 
 

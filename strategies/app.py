@@ -1,7 +1,8 @@
 """Where an app's code and settings are: the app directory and its pyproject.toml.
 
 An app is a Flower app. `[tool.umbel] task` names the task as `package.module:attribute`, a `Task`
-or a subclass of it. The settings of a run are `[tool.flwr.app.config]` (what Flower calls the
+or a subclass of it; `task-torch` names the task of devices with a GPU, whose model has the same
+named arrays. The settings of a run are `[tool.flwr.app.config]` (what Flower calls the
 run-config) with `[tool.umbel]` over it.
 """
 
@@ -52,11 +53,19 @@ class AppRef:
             SettingsError: There is none, it is no TOML, or it names no task.
         """
         declared, own = read_tables(directory)
-        task = own.pop("task", None)
-        if not isinstance(task, str):
-            file = directory / "pyproject.toml"
-            raise SettingsError(f"{file}: tool.umbel.task", "'package.module:attribute'", task)
+        task = _component(directory, "task", own.pop("task", None))
+        own.pop("task-torch", None)
         return cls(directory, task, declared | own)
+
+    def torch(self) -> AppRef:
+        """Return where the app's torch task is, from its pyproject.toml.
+
+        Raises:
+            SettingsError: The file names none, or there is no such file.
+        """
+        _, own = read_tables(self.directory)
+        name = _component(self.directory, "task-torch", own.get("task-torch"))
+        return AppRef(self.directory, name, self.settings)
 
 
 def read_tables(directory: Path) -> tuple[dict[str, Value], dict[str, Value]]:
@@ -78,6 +87,14 @@ def read_tables(directory: Path) -> tuple[dict[str, Value], dict[str, Value]]:
         dict(_flat(config, f"{file}: tool.flwr.app.config", "")),
         dict(_flat(own, f"{file}: tool.umbel", "")),
     )
+
+
+def _component(directory: Path, key: str, value: object) -> str:
+    """Return the value of a key of `[tool.umbel]` that names a task."""
+    if isinstance(value, str) and COMPONENT.fullmatch(value):
+        return value
+    expected = "'package.module:attribute'"
+    raise SettingsError(f"{directory / 'pyproject.toml'}: tool.umbel.{key}", expected, value)
 
 
 def load_task(ref: AppRef) -> Task:

@@ -35,6 +35,9 @@ EVALUATION_ROWS = 512
 class TorchEngine:
     """One task and one `nn.Module`."""
 
+    noise = "torch"
+    """Purpose of the random stream that training draws from."""
+
     def __init__(self, task: Task, model: torch.nn.Module) -> None:
         """Check that the loss is a function or a name that torch_task knows."""
         if not callable(task.loss) and task.loss not in ("cross_entropy", "mse"):
@@ -73,14 +76,18 @@ class TorchEngine:
         stepper = _optimizer(optimizer, wanted)
         total = torch.zeros((), dtype=torch.float64, device=self._device)
         self.model.train()
-        with _seeded(stream(local.seed, "torch", local.round, local.client)):
+        with _seeded(stream(local.seed, self.noise, local.round, local.client)):
             for rows in batches(local, self.count(data)):
                 stepper.zero_grad()
-                loss = self._loss(self._batch(data, rows))
-                loss.backward()  # type: ignore[no-untyped-call]
+                total += self._backward(data, rows)
                 stepper.step()
-                total += loss.detach() * len(rows)
         return float(total)
+
+    def _backward(self, data: Any, rows: NDArray[np.intp]) -> torch.Tensor:
+        """Leave the gradients of one batch's mean loss and return the sum of its losses."""
+        loss = self._loss(self._batch(data, rows))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach() * len(rows)
 
     def evaluate(self, data: Any) -> Metrics:
         """Return examples, the sum of losses and, for classes, how many were right."""

@@ -24,7 +24,7 @@ from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -172,10 +172,10 @@ def load(task: Task) -> TaskTrainer:
 class TaskTrainer:
     """The `Trainer` that calls the task directly, in this process."""
 
-    def __init__(self, task: Task) -> None:
-        """Build the model."""
+    def __init__(self, task: Task, make: Callable[[Task, Any], Engine] = engine) -> None:
+        """Build the model; `make` returns what trains it."""
         self.task = task
-        self._engine = engine(task, task.model())
+        self._engine = make(task, task.model())
         self._metrics = task.declarations()
         self._forms = _forms(self._engine.arrays())
 
