@@ -8,6 +8,7 @@ because no simulated process outlives this one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -34,7 +35,7 @@ from ..strategies.fedavg import FedAvg
 from ..strategies.task import Site
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -96,7 +97,7 @@ class Federation:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: Trainer | Sequence[Trainer],
         settings: RunSettings,
         *,
         clients: int,
@@ -109,7 +110,7 @@ class Federation:
         """Make the CA, enrol the clients, create the run's directory, connect everything.
 
         Args:
-            trainer: Runs the task for every client, one call after another.
+            trainer: Runs the task: one for all, or one for each client, the first the server's.
             settings: The run.
             clients: How many.
             home: Where `runs/` is.
@@ -118,6 +119,8 @@ class Federation:
             drops: Losses to play.
             observe: Called with every record.
         """
+        trainers = list(trainer) if isinstance(trainer, Sequence) else [trainer] * clients
+        trainer = trainers[0]
         # User code first: what fails here leaves no run behind.
         model = trainer.arrays(settings.seed)
         metrics = {phase: trainer.declared(phase) for phase in ("train", "evaluate")}
@@ -136,7 +139,7 @@ class Federation:
         self.coordinator = Coordinator(
             settings, model, metrics, rule or FedAvg(), self._surroundings()
         )
-        devices = [self._device(i, clients, trainer) for i in range(clients)]
+        devices = [self._device(i, clients, own) for i, own in enumerate(trainers)]
         self.sessions = [Session(device) for device in devices]
         self.names = {device.identity.id.hex(): i for i, device in enumerate(devices)}
         self.link.connect(
