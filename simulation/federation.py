@@ -29,6 +29,7 @@ from ..protocol.errors import Refused
 from ..protocol.member import Identity
 from ..protocol.verification import Verifier
 from ..server.coordinator import Coordinator
+from ..server.ledger import RoundRecord
 from ..server.run_directory import RunDirectory
 from ..server.surroundings import Surroundings
 from ..strategies.fedavg import FedAvg
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from .drops import Drop
     from ..protocol.errors import RoundFailed
-    from ..server.ledger import RoundRecord
     from ..server.settings import RunSettings
     from ..strategies.trainer import Trainer
 
@@ -119,14 +119,14 @@ class Federation:
             drops: Losses to play.
             observe: Called with every record.
         """
-        trainers = list(trainer) if isinstance(trainer, Sequence) else [trainer] * clients
+        trainers = trainer if isinstance(trainer, Sequence) else [trainer] * clients
         trainer = trainers[0]
         # User code first: what fails here leaves no run behind.
         model = trainer.arrays(settings.seed)
         metrics = {phase: trainer.declared(phase) for phase in ("train", "evaluate")}
         self.settings = settings
         self.policy = policy or own_policy(settings)
-        self.refusals: list[str] = []
+        self.refusals, self.records = list[str](), list[RoundRecord]()
         self.authority = Authority.create(FEDERATION, datetime.now(UTC))
         self._root = self.authority.certificate.public_bytes(Encoding.DER)
         self.link = Link(drops)
@@ -134,12 +134,11 @@ class Federation:
         self.directory.ledger.create_run(
             settings.run, _stamp(), _described(settings, clients), SECURITY[settings.scheme]
         )
-        self.records: list[RoundRecord] = []
         self._observe, self._trainer = observe, trainer
         self.coordinator = Coordinator(
             settings, model, metrics, rule or FedAvg(), self._surroundings()
         )
-        devices = [self._device(i, clients, own) for i, own in enumerate(trainers)]
+        devices = [self._device(i, clients, trainers[i]) for i in range(clients)]
         self.sessions = [Session(device) for device in devices]
         self.names = {device.identity.id.hex(): i for i, device in enumerate(devices)}
         self.link.connect(
