@@ -79,17 +79,20 @@ class Connection:
             self._stream.shutdown(socket.SHUT_RDWR)
 
     async def write(self) -> None:
-        """Write what is queued until the connection closes."""
+        """Write what is queued until the connection closes, from either end."""
         loop = asyncio.get_running_loop()
-        while not self._closed:
-            if not self._queue:
-                self._more.clear()
-                await self._more.wait()
-                continue
-            part = self._queue.popleft()
-            await loop.sock_sendall(self._stream, part)
-            self.waiting -= len(part)
-            self._room.set()
+        try:
+            while not self._closed:
+                if not self._queue:
+                    self._more.clear()
+                    await self._more.wait()
+                    continue
+                part = self._queue.popleft()
+                await loop.sock_sendall(self._stream, part)
+                self.waiting -= len(part)
+                self._room.set()
+        except OSError:
+            self.close()  # nobody reads: who waits for `room` or `flushed` goes on
 
     async def read(self, reader: wire.Reader) -> wire.Message | None:
         """Return the next command; None at the end of the stream.

@@ -102,9 +102,11 @@ class CoreSum:
             if whole:
                 self._settle(node)
         except PeerError as error:
-            # Other bytes than before, or than were signed, are no slip.
-            self._bad(node, str(error), attack=not isinstance(error, Malformed | BadUpdate))
-            raise Turned(Ending.MALFORMED, node, str(error).removeprefix(f"{node}: ")) from error
+            # Other bytes than before, or than were signed, are no slip. The firewall's numbers are
+            # one client's, and go neither into a ledger nor into a log.
+            self._bad(node, error.record, attack=not isinstance(error, Malformed | BadUpdate))
+            what = error.record.removeprefix(f"{node}: ")
+            raise Turned(Ending.MALFORMED, node, what) from error
         return whole
 
     def _hash(self, node: str, now: float) -> None:
@@ -120,7 +122,7 @@ class CoreSum:
             raise PeerError(node, "the update does not hash to what was signed")
         self._ingest.check(node)
         self._whole.add(node)
-        self._tell("whole", node=node)
+        self._tell("whole", node=node, ctx=self.ctx.hex())
 
     def fold(self, node: str) -> None:
         """Add a whole vector to the sum.
@@ -173,4 +175,5 @@ class CoreSum:
 
     def _bad(self, node: str, why: str, *, attack: bool) -> None:
         self.discard(node)
-        self._tell("bad", node=node, why=why.removeprefix(f"{node}: "), attack=attack)
+        why = why.removeprefix(f"{node}: ")
+        self._tell("bad", node=node, ctx=self.ctx.hex(), why=why, attack=attack)

@@ -28,10 +28,11 @@ weight_cap, max_norm}`: what the firewall needs. Commands of one connection are 
 | `joined {node, resumed}` | the signing certificate, DER |
 | `left {node}` | |
 | `message {node}` | a ToServer |
-| `whole {node}` | |
-| `bad {node, why, attack}` | |
+| `whole {node, ctx}` | |
+| `bad {node, ctx, why, attack}` | |
 | `error {command, why}` | |
 
+`ctx` is that of the sum: one that was closed meanwhile concerns nobody any more.
 After `opened` comes a `joined` for every session that is there already: a successor's view.
 `error` says that a command was refused; the connection goes on.
 """
