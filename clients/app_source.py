@@ -1,4 +1,4 @@
-"""Where a child finds what was handed to `umbel.client_app` or `umbel.secure`, and what trains it.
+"""Where a child finds what was handed to `umbel.client_app` or `umbel.secure`.
 
 The child imports the app anew, from the bundle that Flower installed: an object cannot be carried
 over, its name can. So a task is a class or an object that a module of the app has under a name.
@@ -6,29 +6,16 @@ over, its name can. So a task is a class or an object that a module of the app h
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from .child import Child
 from ..protocol.errors import SettingsError
 from ..strategies.app import AppRef
 from ..strategies.task import Task
-from ..strategies.trainer import Trainer
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-TORCH = "task-torch"
-"""Key of `[tool.umbel]`: the task of devices that train with torch, the same arrays by name."""
-
-
-class ClosingTrainer(Trainer, Protocol):
-    """A trainer in processes of its own."""
-
-    def close(self) -> None:
-        """End them."""
 
 
 def source_of(found: object) -> AppRef:
@@ -50,33 +37,6 @@ def source_of(found: object) -> AppRef:
         return source_of(type(found))
     what = f"{type(found).__name__}(...)"
     raise SettingsError("umbel", "a task or app that a module has under a name", what, "name it")
-
-
-def torch_source(ref: AppRef) -> AppRef:
-    """Return the app's torch task, from its pyproject.toml; `ref` itself where it names none.
-
-    Raises:
-        SettingsError: The app has no pyproject.toml, or a wrong one.
-    """
-    named = AppRef.read(ref.directory).settings.get(TORCH)
-    return AppRef(ref.directory, str(named)) if named else ref
-
-
-def trainer_for(ref: AppRef, processes: int) -> ClosingTrainer:
-    """Return what trains on this device.
-
-    Args:
-        ref: The task, or the wrapped app.
-        processes: 0 for a child that trains alone; 1 or more for the torch task, that many
-            processes in one group where it is more than one.
-    """
-    if processes <= 0:
-        return Child(ref)
-    own = torch_source(ref)
-    if processes == 1:
-        return Child(own)
-    group: ClosingTrainer = importlib.import_module(".torch_ddp", __package__).group(own, processes)
-    return group
 
 
 def _named(module: ModuleType, name: str, found: object) -> AppRef:

@@ -25,14 +25,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from .app_source import source_of, trainer_for
-from .child import InProcess, boundary
+from .app_source import source_of
+from .child import Child, InProcess, boundary
 from .device_files import device_files, host, no_core_dumps, own_policy
 from .flower_launcher import APP, SESSION
 from .flower_node import remember
 from .flower_trainer import CONTEXT, FlowerTrainer, context_facts
 from .grpc_session import GatewaySession, Invitation, Outcome
 from .journal import FileJournal
+from .trainers import trainer_for
 from .update import Update
 from ..protocol import messages_pb2 as pb
 from ..protocol.entropy import os_entropy
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from flwr.app import Context
 
     from .device_files import DeviceFiles
+    from .trainers import ClosingTrainer
     from ..strategies.metrics import Count, Sum
 
 INVITE = "umbel.invite"
@@ -126,8 +128,8 @@ class SessionApp(ClientApp):
         """Answer as a Flower app without Umbel would."""
         raise NotImplementedError
 
-    def source(self) -> object:
-        """Return what the child has to import."""
+    def trainer(self, gpus: int) -> ClosingTrainer:
+        """Return what runs the user's code in processes of its own."""
         raise NotImplementedError
 
     def _join(self, message: Message, context: Context) -> Outcome:
@@ -150,8 +152,7 @@ class SessionApp(ClientApp):
         for remark in files.policy.remarks():
             _log(remark)
         os.environ[CONTEXT] = context_facts(context)
-        processes = int(context.node_config.get(GPUS, files.ddp))
-        trainer = trainer_for(source_of(self.source()), processes)
+        trainer = self.trainer(int(context.node_config.get(GPUS, files.ddp)))
         try:
             journal = FileJournal(files.journal)
             try:
@@ -177,9 +178,9 @@ class TaskApp(SessionApp):
             raise SettingsError("umbel.client_app", "a umbel.Task", defined.__name__)
         self.task = task
 
-    def source(self) -> object:
-        """Return the task."""
-        return self.task
+    def trainer(self, gpus: int) -> ClosingTrainer:
+        """Return a child with the task, or a group of processes with the app's torch task."""
+        return trainer_for(source_of(self.task), gpus)
 
     def plain(self, message: Message, context: Context) -> Message:
         """Train or evaluate what came, and answer arrays and means as Flower's strategies want."""
@@ -215,9 +216,10 @@ class SecureApp(SessionApp):
         of_app(metrics)
         self.wrapped, self.metrics = app, dict(metrics)
 
-    def source(self) -> object:
-        """Return this app: the child imports the module that has it under a name."""
-        return self
+    def trainer(self, gpus: int) -> ClosingTrainer:
+        """Return a child that imports the module which has this app under a name."""
+        del gpus  # how a Flower app uses them is its own affair
+        return Child(source_of(self))
 
     def umbel_trainer(self) -> FlowerTrainer:
         """Return what calls the wrapped app, in the child."""

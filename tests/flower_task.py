@@ -113,7 +113,7 @@ def _input(place: Path) -> tuple[Message, Context, Run, Fab]:
     message = Message(RecordDict(records), dst_node_id=3, message_type=task["kind"])
     run = Run.create_empty(2)
     run.fab_id, run.fab_version, run.fab_hash = "tests/tiny", "1.0.0", sha256(content).hexdigest()
-    node_config = {"partition-id": 0, "num-partitions": 1}
+    node_config: dict[str, bool | float | int | str] = {"partition-id": 0, "num-partitions": 1}
     context = Context(2, 3, node_config, RecordDict(), {})
     return message, context, run, Fab(run.fab_hash, content, {})
 
