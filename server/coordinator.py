@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from ..strategies.fedavg import FedAvg
 
 
-_REMEMBERED = 16
-"""Contexts of past attempts whose late messages are passed over; ctx0 and ctx of eight."""
+_REMEMBERED = 16  # contexts of past attempts, ctx0 and ctx of eight: late messages are passed over
 
 
 class Coordinator:
@@ -85,7 +84,7 @@ class Coordinator:
         self._prints, self._sent = dict[bytes, int](), dict[str, int]()
         self._standing = Standing()
         self._attempts: dict[bytes, int] = {}
-        self._tries = 0
+        self._tries, self._held = 0, False
         self._past: deque[bytes] = deque(maxlen=_REMEMBERED)
         self._phase = "train"
         self._attempt: Attempt | None = None
@@ -182,6 +181,9 @@ class Coordinator:
         if self._attempt is not None:
             self._attempt.tick(now)
             self._conclude(now)
+        elif self._held and self._around.ready(self.round, self.nodes, now):
+            self._held = False
+            self._invite(now)
 
     def wants(self, node: str) -> int | None:
         """Return the offset from which the node's vector is wanted; None for not now."""
@@ -205,7 +207,8 @@ class Coordinator:
         else:
             self._finish()
             return
-        self._invite(now)
+        self._held = True
+        self.tick(now)
 
     def _invite(self, now: float, before: str = "aborted") -> None:
         """Open an attempt: choose a cohort and send it the terms; `before` says what failed."""
@@ -285,8 +288,7 @@ class Coordinator:
 
     def _conclude(self, now: float) -> None:
         """Commit a sum that is open, or record a failure and try again, or end the run."""
-        attempt = self._attempt
-        if attempt is None:
+        if (attempt := self._attempt) is None:
             return
         if attempt.phase is RoundPhase.SUMMED:
             try:
@@ -308,8 +310,7 @@ class Coordinator:
 
     def _commit(self, attempt: Attempt, now: float) -> None:
         """Step, write, record: in this order; the record is what finishes the round."""
-        sums, codec = attempt.sums, attempt.codec
-        if sums is None or codec is None:
+        if (sums := attempt.sums) is None or (codec := attempt.codec) is None:
             raise TooFewMembers("the attempt has no sum")
         record = outcome.recorded(sums, attempt.plan.layout, len(attempt.survivors))
         if self._phase == "train":
@@ -342,9 +343,8 @@ class Coordinator:
 
     def _give_up(self, said: str) -> None:
         """End the run with the cause of its last round."""
-        latest = self._around.directory.latest()
-        text = f"round {self.round} {said}; the model is that of round {latest}"
-        self.failure = TooFewMembers(text)
+        latest = f"the model is that of round {self._around.directory.latest()}"
+        self.failure = TooFewMembers(f"round {self.round} {said}; {latest}")
         self._finish()
 
     def _record(self, attempt: Attempt, result: str, metrics: Mapping[str, float]) -> None:

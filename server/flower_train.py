@@ -22,6 +22,7 @@ from . import registry
 from .coordinator import Coordinator
 from .core_client import CoreClient
 from .flower_invitations import Invitations
+from .rejoin import Rejoin
 from .run_config import new_run_id, run_settings, tables
 from .run_directory import RunDirectory
 from .surroundings import Surroundings
@@ -137,6 +138,7 @@ def _run(
             wall=_now,
             test=learned.test,
             observe=records.append,
+            ready=Rejoin(settings.rounds, settings.rejoin),
             publish=core.publish,
             traffic=core.traffic,
             intake=core.intake,

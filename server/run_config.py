@@ -29,6 +29,7 @@ KEYS: dict[str, Value] = {
     "attempts": 1,
     "deadline": 600.0,
     "trip": 60.0,
+    "rejoin": 0.0,
     "value-range": 1.0,
     "weight-cap": 1024,
     "min-members": 3,
@@ -99,6 +100,7 @@ def run_settings(
         cohort=int(table["cohort"]) or None,
         deadline=float(table["deadline"]),
         trip=float(table["trip"]),
+        rejoin=float(table["rejoin"]),
         attempts=int(table["attempts"]),
     )
 

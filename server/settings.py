@@ -36,6 +36,8 @@ class RunSettings:
     """Seconds for local training."""
     trip: float = 60.0
     """Seconds for each trip after it."""
+    rejoin: float = 0.0
+    """Seconds that the last training round waits for clients that the run has lost."""
     attempts: int = 1
     """How often one round may be tried before the run ends with its cause."""
     max_norm: float | None = None
@@ -52,8 +54,8 @@ class RunSettings:
         for name in ("rounds", "attempts"):
             if getattr(self, name) < 1:
                 raise SettingsError(name, "1 or more", getattr(self, name))
-        for name in ("deadline", "trip"):
-            if not 0.0 < getattr(self, name) < float("inf"):
+        for name, least in (("deadline", 1e-9), ("trip", 1e-9), ("rejoin", 0.0)):
+            if not least <= getattr(self, name) < float("inf"):
                 raise SettingsError(name, "seconds above 0", getattr(self, name))
         if not 0.0 <= self.dropout < 1.0:
             raise SettingsError("dropout", "a share in [0, 1)", self.dropout)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from datetime import datetime
 
     from numpy.typing import NDArray
@@ -36,6 +36,8 @@ class Surroundings:
     """The server's own evaluation, means by name."""
     observe: Callable[[RoundRecord], None] = lambda _record: None
     """Called with every record after it is committed."""
+    ready: Callable[[int, Collection[str], float], bool] = lambda _round, _nodes, _now: True
+    """Asked before a round starts, with its number, the nodes here and the time; it may wait."""
     slots: int = 1
     """Uploads in flight at once, where the core is in this process."""
     publish: Callable[[bytes, bytearray], None] = lambda _digest, _packed: None

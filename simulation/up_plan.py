@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from ..server.run_config import Value
 
 DEFAULT_EDGE, DEFAULT_CLIENTS = 4, 5
+REJOIN_S = 30.0
+"""How long the last training round waits for a client that died: here every one is restarted."""
 TORCH = "task-torch"
+_DROP_ROUNDS = 3
 _ROUNDS = ("rounds", "num-server-rounds")
 """How an app may call its number of rounds, our name first."""
 
@@ -76,13 +79,13 @@ def plan_up(app: Path, asked: Asked) -> UpPlan:
     rest = {key: value for key, value in given.items() if key not in declared}
     rounds = 0
     if ours:
-        rest["clients"] = edge + gpu
+        rest = {"rejoin": REJOIN_S, **rest, "clients": edge + gpu}
         merged = {**declared, **own, **config}
         merged.pop("task", None)
         table, extra = tables(merged, rest)
         checked = run_settings(table, extra, run="run", secure=asked.secure)
         rounds = (checked.rounds + 1) * checked.attempts
-        _check_size(edge + gpu, checked.params.min_members, asked)
+        _check_size(edge + gpu, checked.params.min_members, checked.rounds, asked)
     elif rest:
         known = ", ".join(sorted(declared)) or "nothing"
         raise SettingsError("run-config", f"a key that the app declares: {known}", min(rest))
@@ -107,11 +110,14 @@ def _clients(asked: Asked, has_torch_task: bool) -> tuple[int, int]:
     return edge, gpu
 
 
-def _check_size(clients: int, least: int, asked: Asked) -> None:
+def _check_size(clients: int, least: int, rounds: int, asked: Asked) -> None:
     """Refuse a federation too small for its rounds, or for the losses that it is to bear."""
     if clients < least:
         raise SettingsError("--edge", f"{least} or more clients in all", clients)
     bears = graph.parameters(clients).d if asked.secure else clients - least
+    if asked.drop and rounds < _DROP_ROUNDS:
+        what = f"{_DROP_ROUNDS} or more rounds, to return in"
+        raise SettingsError("--drop", what, rounds)
     if not 0 <= asked.drop <= bears:
         move = "more clients bear more losses"
         raise SettingsError("--drop", f"0 to {bears} of {clients} clients", asked.drop, move)

@@ -123,6 +123,7 @@ def test_flag_over_umbels_table_over_flowers_over_default(tmp_path: Path) -> Non
         ("attempts", 2, lambda p: p.settings.attempts),
         ("deadline", 60.0, lambda p: p.settings.deadline),
         ("trip", 6.0, lambda p: p.settings.trip),
+        ("rejoin", 5.0, lambda p: p.settings.rejoin),
         ("value-range", 0.5, lambda p: p.settings.params.value_range),
         ("weight-cap", 64, lambda p: p.settings.params.weight_cap),
         ("min-members", 4, lambda p: p.settings.params.min_members),
