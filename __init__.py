@@ -18,6 +18,8 @@ if TYPE_CHECKING:
         StateError,
         UmbelError,
     )
+    from .server.flower_server_app import server_app
+    from .server.flower_train import train
     from .simulation.federation import Result
     from .simulation.run import Options, simulate
     from .strategies.flower_fedavg import FedAvg
@@ -49,12 +51,16 @@ __all__ = [
     "UmbelError",
     "client_app",
     "secure",
+    "server_app",
     "simulate",
+    "train",
 ]
 
 _HOMES = {
     "clients.flower_client_app": "client_app secure",
     "protocol.errors": "PeerError Refused RoundFailed SettingsError StateError UmbelError",
+    "server.flower_server_app": "server_app",
+    "server.flower_train": "train",
     "simulation.federation": "Result",
     "simulation.run": "Options simulate",
     "strategies.flower_fedavg": "FedAvg",

@@ -1,22 +1,7 @@
-"""The Flower ServerApp of digits: federated averaging over plain Flower messages."""
+"""The Flower ServerApp of digits: federated averaging over secure sessions."""
 
-from flwr.app import Array, ArrayRecord, Context
-from flwr.serverapp import Grid, ServerApp
-
-from umbel import FedAvg
-from umbel.strategies.trainer import load
+import umbel
 
 from .task import Digits
 
-app = ServerApp()
-
-
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    """Run federated averaging for the rounds of the run-config."""
-    initial = load(Digits()).arrays()
-    FedAvg().start(
-        grid=grid,
-        initial_arrays=ArrayRecord({name: Array(array) for name, array in initial.items()}),
-        num_rounds=int(context.run_config["rounds"]),
-    )
+app = umbel.server_app(Digits)
