@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
@@ -29,7 +30,7 @@ from umbel.server.core_service import Core
 from umbel.server.grpc_gateway import Gateway
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import Iterable
 
     from cryptography import x509
 
@@ -290,10 +291,24 @@ class Device:
         )
 
     def upload(self, parts: Iterable[bytes] | AsyncIterator[bytes], ctx: bytes) -> Any:
-        """Begin an upload call; its answer is what is awaited."""
+        """Begin an upload call, which sends nothing before a slot is granted."""
         metadata = (("umbel-run", RUN), ("umbel-ctx-bin", ctx))
-        call: Any = self.channel.stream_unary(METHOD + "Upload")
-        return call(parts, metadata=metadata, timeout=30)
+        method: Any = self.channel.stream_unary(METHOD + "Upload")
+        begun: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def when_granted() -> AsyncIterator[bytes]:
+            if "umbel-offset" not in dict(await (await begun).initial_metadata() or ()):
+                return
+            if isinstance(parts, AsyncIterator):
+                async for part in parts:
+                    yield part
+            else:
+                for part in parts:
+                    yield part
+
+        call = method(when_granted(), metadata=metadata, timeout=30)
+        begun.set_result(call)
+        return call
 
     async def fetch(self, digest: bytes, offset: int = 0, run: str = RUN) -> list[bytes]:
         """Return the frames of a model from an offset on."""
