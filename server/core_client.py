@@ -13,13 +13,15 @@ import socket
 import time
 from collections import deque
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from . import core_wire
-from ..protocol.errors import BadCertificate, PeerError, StateError
+from ..protocol.entropy import wipe
+from ..protocol.errors import BadCertificate, Malformed, PeerError, StateError
+from ..protocol.keys import KEY_BYTES as KEY
 from ..protocol.verification import Verifier
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 
 SOCKET = "core.sock"
 ANSWER_S = 60.0
-"""How long the core may take to answer a command that asks something."""
+"""How long the core may take to answer a command that asks something, or to end a message."""
+_WHO = "core"
 _MOVE = "start the core service: `umbel core up`, or `umbel up`"
 
 
@@ -41,10 +44,10 @@ class Event(NamedTuple):
     """One event of the core."""
 
     message: core_wire.Message
-    intake: RemoteIntake | None
+    core: CoreClient
 
     def give(self, coordinator: Coordinator, now: float) -> None:
-        """Tell the coordinator what happened."""
+        """Tell the coordinator what happened; of a sum that is closed, nothing."""
         fields, payload = self.message.fields, bytes(self.message.payload)
         node = str(fields.get("node", ""))
         op = self.message.op
@@ -54,8 +57,11 @@ class Event(NamedTuple):
             coordinator.leave(node, now)
         elif op == "message":
             coordinator.message(node, payload, now)
-        elif op == "whole" and self.intake is not None:
-            coordinator.whole(node, self.intake.expected(node), now)
+        intake = self.core.open_sum
+        if intake is None or fields.get("ctx") != intake.ctx.hex():
+            return
+        if op == "whole":
+            coordinator.whole(node, intake.expected(node), now)
         elif op == "bad":
             coordinator.expel(node, str(fields.get("why", ""))[:256], now)
 
@@ -75,27 +81,29 @@ def _join(coordinator: Coordinator, der: bytes, *, resumed: bool, now: float) ->
 class CoreClient:
     """The open connection of one run."""
 
-    def __init__(self, connection: socket.socket, federation: Path, run: str) -> None:
-        """Made by `open`."""
+    def __init__(self, connection: socket.socket, root: x509.Certificate, name: str) -> None:
+        """Made by `open`, for the federation `name` with this root."""
         self._socket = connection
-        self._reader = core_wire.Reader(core_wire.EVENTS, "core")
+        self._reader = core_wire.Reader(core_wire.EVENTS, _WHO)
         self._events: deque[core_wire.Message] = deque()
-        self._intake: RemoteIntake | None = None
         self._up = self._down = 0
         self._counted = (0, 0)
-        self.run = run
+        self.open_sum: RemoteIntake | None = None
+        """Where the vectors of the attempt in progress go, from `intake` until its `close`."""
+        self.run = ""
         self.gateway = ""
-        root = x509.load_pem_x509_certificate((federation / "ca.pem").read_bytes())
         self.ca = sha256(root.public_bytes(Encoding.DER)).digest()
-        self.verifier = Verifier(root, _federation_of(federation))
+        self.verifier = Verifier(root, name)
 
     @classmethod
     def open(cls, federation: Path, run: str, scheme: str) -> Self:
         """Connect and open the run at the core.
 
         Raises:
-            StateError: No core service listens there, or it refuses the run.
+            StateError: No core service listens there, it has another CA, or refuses the run.
+            Malformed: Its answer is none.
         """
+        root, name = _root_of(federation), _federation_of(federation)
         path = federation / SOCKET
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -103,11 +111,24 @@ class CoreClient:
         except OSError as error:
             connection.close()
             raise StateError(str(path), "the core service", error.strerror, _MOVE) from error
-        client = cls(connection, federation, run)
-        opened = client._ask("opened", "open", run=run, scheme=scheme)
-        names = opened.fields.get("names") or ["localhost"]
-        client.gateway = f"{names[0]}:{opened.fields.get('port')}"
+        client = cls(connection, root, name)
+        try:
+            client._begin(run, scheme, path)
+        except BaseException:
+            connection.close()
+            raise
         return client
+
+    def _begin(self, run: str, scheme: str, path: Path) -> None:
+        opened = self._ask("opened", "open", run=run, scheme=scheme).fields
+        names, port = opened.get("names"), opened.get("port")
+        name = names[0] if isinstance(names, list) and names else None
+        if not isinstance(name, str) or type(port) is not int:
+            raise Malformed(_WHO, "opened", "names and port of the gateway", "others")
+        if opened.get("ca") != self.ca.hex():
+            move = "restart the core service: the federation's CA was made anew"
+            raise StateError(str(path), f"CA {self.ca.hex()[:16]}", opened.get("ca"), move)
+        self.run, self.gateway = run, f"{name}:{port}"
 
     def __enter__(self) -> Self:
         """Return the connection."""
@@ -132,10 +153,19 @@ class CoreClient:
         self._send("publish", packed, digest=digest.hex())
 
     def tickets(self, bearers: Sequence[tuple[str, str]], seconds: float) -> dict[str, bytes]:
-        """Return a ticket for each (node id, TLS fingerprint), both hex."""
+        """Return a ticket for each (node id, TLS fingerprint), both hex.
+
+        Raises:
+            Malformed: The core answers with others.
+        """
         nodes = [{"id": node, "tls_fingerprint": print_} for node, print_ in bearers]
         answer = self._ask("tickets", "tickets", nodes=nodes, seconds=seconds)
-        return {node: bytes.fromhex(raw) for node, raw in answer.fields["tickets"].items()}
+        found: Any = answer.fields.get("tickets")
+        try:
+            made = {node: bytes.fromhex(found[node]) for node, _ in bearers}
+        except (KeyError, TypeError, ValueError) as error:
+            raise Malformed(_WHO, "tickets", "one for each node, in hex", "others") from error
+        return made
 
     def goodbye(self) -> None:
         """End every session of the run, after what was posted before."""
@@ -163,8 +193,8 @@ class CoreClient:
             stall=plan.stall,
             plain=plain,
         )
-        self._intake = RemoteIntake(self)
-        return self._intake
+        self.open_sum = RemoteIntake(self, ctx)
+        return self.open_sum
 
     # -- events -----------------------------------------------------------------------------
 
@@ -172,11 +202,12 @@ class CoreClient:
         """Return the events that have come, waiting up to `seconds` for the first.
 
         Raises:
-            StateError: The core service has gone away.
+            StateError: The core service has gone away, or refused a command.
+            Malformed: It sent something else than an event.
         """
         if not self._events:
             self._read(seconds)
-        found = [Event(message, self._intake) for message in self._events]
+        found = [Event(message, self) for message in self._events]
         self._events.clear()
         return found
 
@@ -191,11 +222,14 @@ class CoreClient:
         deadline = time.monotonic() + seconds
         while not self._events or not self._reader.between:
             left = deadline - time.monotonic()
-            self._socket.settimeout(None if not self._reader.between else max(left, 1e-4))
+            self._socket.settimeout(max(left, 1e-4) if self._reader.between else ANSWER_S)
             try:
                 count = self._socket.recv_into(self._reader.room())
-            except TimeoutError:
-                return
+            except TimeoutError as error:
+                if self._reader.between:
+                    return
+                rest = f"the rest of a message in {ANSWER_S:.0f} s"
+                raise StateError(SOCKET, rest, "nothing", _MOVE) from error
             except OSError as error:
                 raise StateError(SOCKET, "the core service", error.strerror, _MOVE) from error
             if count == 0:
@@ -207,12 +241,15 @@ class CoreClient:
 
     def _keep(self, message: core_wire.Message) -> None:
         count = message.fields.get("bytes")
-        if isinstance(count, dict):
-            self._up, self._down = int(count.get("up", 0)), int(count.get("down", 0))
+        if count is not None:
+            up, down = (count.get("up"), count.get("down")) if isinstance(count, dict) else (-1, -1)
+            if type(up) is not int or type(down) is not int or min(up, down) < 0:
+                raise Malformed(_WHO, "bytes", "counts up and down", "others")
+            self._up, self._down = up, down
         if message.op == "error":
             why = message.fields.get("why")
             command = message.fields.get("command")
-            raise StateError(f"core: {command}", "done", why, "see the core's log")
+            raise StateError(f"core: {command}", "to be done", why, "see the core's log")
         self._events.append(message)
 
     def _send(self, op: str, payload: bytes | bytearray = b"", **fields: object) -> None:
@@ -254,9 +291,9 @@ class RemoteIntake:
 
     patient_until = float("inf")
 
-    def __init__(self, core: CoreClient) -> None:
-        """Speak through the run's connection."""
-        self._core = core
+    def __init__(self, core: CoreClient, ctx: bytes) -> None:
+        """Speak through the run's connection about the sum of this context."""
+        self._core, self.ctx = core, ctx
         self._expected: dict[str, bytes] = {}
         self._folded: dict[str, None] = {}
         self._sum = bytearray()
@@ -307,9 +344,13 @@ class RemoteIntake:
 
     def unmask(self, streams: Sequence[tuple[bytes | bytearray, int]]) -> None:
         """Let the core take the streams off its sum."""
-        keys = bytearray(b"".join(key for key, _ in streams))
-        self._core.command("unmask", keys, signs=[sign for _, sign in streams])
-        keys[:] = bytes(len(keys))
+        keys = bytearray(KEY * len(streams))  # of its size at once: no copy is left behind
+        for place, (key, _) in enumerate(streams):
+            keys[KEY * place : KEY * (place + 1)] = key
+        try:
+            self._core.command("unmask", keys, signs=[sign for _, sign in streams])
+        finally:
+            wipe(keys)
 
     def total(self) -> memoryview:
         """Return the sum, read from the core once."""
@@ -320,14 +361,24 @@ class RemoteIntake:
     def close(self) -> None:
         """Give the sum back."""
         self._sum = bytearray()
+        if self._core.open_sum is self:
+            self._core.open_sum = None
         self._core.command("close_sum")
+
+
+def _root_of(directory: Path) -> x509.Certificate:
+    """Return the federation's root certificate."""
+    path = directory / "ca.pem"
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise StateError(str(path), "the federation's root certificate", error, _MOVE) from error
 
 
 def _federation_of(directory: Path) -> str:
     """Return the federation's name, as its certificates carry it."""
     path = directory / "core.json"
     try:
-        found = json.loads(path.read_text("utf-8")).get("federation", directory.name)
-    except (OSError, ValueError) as error:
+        return str(json.loads(path.read_text("utf-8"))["federation"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(str(path), "what the core service wrote", error, _MOVE) from error
-    return str(found)
