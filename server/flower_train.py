@@ -27,7 +27,7 @@ from .run_config import new_run_id, run_settings, tables
 from .run_directory import RunDirectory
 from .surroundings import Surroundings
 from ..protocol.errors import SettingsError, TooFewMembers
-from ..strategies.metrics import fractional_bits
+from ..strategies.metrics import fractional_bits, of_app
 from ..strategies.places import umbel_home
 from ..strategies.trainer import TaskTrainer
 
@@ -193,8 +193,8 @@ def _learned(
         return Learned(initial, declared, evaluate or trainer.test)
     if arrays is None:
         raise SettingsError("umbel.train", "a task, or initial_arrays", None)
-    bits = fractional_bits(metrics or {})
-    return Learned(arrays, {"train": bits, "evaluate": bits}, evaluate)
+    bits = {phase: fractional_bits(of) for phase, of in of_app(metrics or {}).items()}
+    return Learned(arrays, bits, evaluate)
 
 
 def _federation() -> Path:
