@@ -10,9 +10,12 @@ from flwr.serverapp import ServerApp
 
 from .flower_train import train
 from ..protocol.errors import SettingsError
-from ..strategies.app import AppRef
+from ..strategies.app import read_tables
 from ..strategies.flower_fedavg import FedAvg
 from ..strategies.task import Task
+
+NAMES = ("task", "task-torch")
+"""Keys of `[tool.umbel]` that name something and set nothing."""
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
 def server_app(task: Task | type[Task], strategy: FedAvg | None = None) -> ServerApp:
     """Return the ServerApp of a task.
 
-    The run's settings are Flower's run-config over the app's `[tool.umbel]`.
+    The run's settings are the overrides of Flower's run-config, then the app's `[tool.umbel]`, then
+    what the app declares as its run-config.
 
     Args:
         task: What is learned, an instance or a class without arguments.
@@ -42,25 +46,30 @@ def server_app(task: Task | type[Task], strategy: FedAvg | None = None) -> Serve
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        config: dict[str, Value] = dict(context.run_config)
-        train(
-            grid,
-            strategy or FedAvg(),
-            task=learned,
-            config=config,
-            own=own_settings(type(learned)),
-        )
+        config = merged(dict(context.run_config), *_tables(type(learned)))
+        train(grid, strategy or FedAvg(), task=learned, config=config)
 
     return app
 
 
-def own_settings(defined: type) -> Mapping[str, Value]:
-    """Return what `[tool.umbel]` of the app that defines this class says; empty if none does."""
-    file = Path(inspect.getfile(defined)).resolve()
-    for folder in file.parents:
+def merged(
+    config: Mapping[str, Value], declared: Mapping[str, Value], own: Mapping[str, Value]
+) -> dict[str, Value]:
+    """Return the settings of a run: overrides, then `[tool.umbel]`, then the declared run-config.
+
+    Args:
+        config: Flower's run-config: what the app declares, with the caller's overrides in it.
+        declared: `[tool.flwr.app.config]`, so that an override can be told from it.
+        own: `[tool.umbel]`.
+    """
+    overrides = {k: v for k, v in config.items() if k not in declared or declared[k] != v}
+    return {**config, **own, **overrides}
+
+
+def _tables(defined: type) -> tuple[dict[str, Value], dict[str, Value]]:
+    """Return the two tables of the app that defines this class; empty where no file is found."""
+    for folder in Path(inspect.getfile(defined)).resolve().parents:
         if (folder / "pyproject.toml").is_file():
-            try:
-                return AppRef.read(folder).settings
-            except SettingsError:
-                return {}
-    return {}
+            declared, own = read_tables(folder)
+            return declared, {k: v for k, v in own.items() if k not in NAMES}
+    return {}, {}

@@ -23,7 +23,7 @@ from .coordinator import Coordinator
 from .core_client import CoreClient
 from .flower_invitations import Invitations
 from .rejoin import Rejoin
-from .run_config import new_run_id, run_settings, tables
+from .run_config import Value, new_run_id, run_settings, tables
 from .run_directory import RunDirectory
 from .surroundings import Surroundings
 from ..protocol.errors import SettingsError, TooFewMembers
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .ledger import RoundRecord
-    from .run_config import Value
     from .settings import RunSettings
+    from ..protocol.errors import RoundFailed
     from ..strategies.flower_fedavg import FedAvg
     from ..strategies.metrics import Count, Sum
     from ..strategies.task import Task
@@ -88,7 +88,6 @@ def train(
     metrics: Mapping[str, Sum | Count] | None = None,
     evaluate: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None = None,
     config: Mapping[str, Value] | None = None,
-    own: Mapping[str, Value] | None = None,
 ) -> Result:
     """Run every round of a run and return its last model.
 
@@ -100,16 +99,14 @@ def train(
         metrics: What the wrapped app's clients return, with their bounds.
         evaluate: The server's own test of a model, means by name.
         config: Settings of the run by key (server/run_config.py), as Flower's run-config.
-        own: What the app's own `[tool.umbel]` says, below `config`.
 
     Raises:
         SettingsError: A setting is wrong, or neither task nor arrays are given.
         RoundFailed: A round ended without a result and no attempt was left.
         StateError: The core service or the run's directory cannot be used.
     """
-    learned = _learned(task, initial_arrays, metrics, evaluate, config or {})
-    given: dict[str, Value] = json.loads(os.environ.get(SETTINGS, "{}"))
-    table, rest = tables({**(own or {}), **(config or {}), **given}, {})
+    table, rest = tables({**(config or {}), **_given()}, {})
+    learned = _learned(task, initial_arrays, metrics, evaluate, int(table["seed"]))
     run = os.environ.get(RUN) or new_run_id(grid.run.fab_id.rpartition("/")[2])
     secure = os.environ.get(PLAIN, "on") != "off"
     settings = run_settings(table, rest, run=run, secure=secure)
@@ -145,18 +142,18 @@ def _run(
         )
         coordinator = Coordinator(settings, learned.model, learned.metrics, strategy.rule, around)
         invitations = Invitations(grid, registry.read(federation), core, settings.config)
-        _drive(coordinator, core, invitations, clients)
+        failure = _drive(coordinator, core, invitations, clients)
         core.goodbye()
-        if coordinator.failure is not None:
-            raise coordinator.failure
+        if failure is not None:
+            raise failure
         model = {name: array.copy() for name, array in coordinator.model.items()}
         return Result(run=settings.run, arrays=model, records=tuple(records), path=directory.path)
 
 
 def _drive(
     coordinator: Coordinator, core: CoreClient, invitations: Invitations, clients: int
-) -> None:
-    """Hand events to the coordinator until the run is over."""
+) -> RoundFailed | None:
+    """Hand events to the coordinator until the run is over; return why it failed, if it did."""
     began, started = time.monotonic(), False
     least = coordinator.settings.params.min_members
     while not coordinator.done:
@@ -169,12 +166,13 @@ def _drive(
             here = len(coordinator.nodes)
             late = now - began > START_S
             if late and here < least:
-                raise TooFewMembers(f"{here} nodes joined in {START_S:.0f} s, {least} are needed")
+                return TooFewMembers(f"{here} nodes joined in {START_S:.0f} s, {least} are needed")
             if here >= clients or late:
                 coordinator.begin(now)
                 started = True
         else:
             coordinator.tick(now)
+    return coordinator.failure
 
 
 def _learned(
@@ -182,19 +180,30 @@ def _learned(
     arrays: Mapping[str, NDArray[Any]] | None,
     metrics: Mapping[str, Sum | Count] | None,
     evaluate: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None,
-    config: Mapping[str, Value],
+    seed: int,
 ) -> Learned:
     """Return the initial model, the declared metrics of both phases, and the server's test."""
     if task is not None:
         trainer = TaskTrainer(task)
         declared = {phase: trainer.declared(phase) for phase in ("train", "evaluate")}
-        seed = config.get("seed", 0)
-        initial = arrays if arrays is not None else trainer.arrays(int(seed))
+        initial = arrays if arrays is not None else trainer.arrays(seed)
         return Learned(initial, declared, evaluate or trainer.test)
     if arrays is None:
         raise SettingsError("umbel.train", "a task, or initial_arrays", None)
     bits = {phase: fractional_bits(of) for phase, of in of_app(metrics or {}).items()}
     return Learned(arrays, bits, evaluate)
+
+
+def _given() -> dict[str, Value]:
+    """Return the settings that whoever started this ServerApp gives it by its environment."""
+    text = os.environ.get(SETTINGS, "{}")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(v, Value) for v in found.values()):
+        raise SettingsError(SETTINGS, "a JSON object of numbers, texts and flags", text[:64])
+    return found
 
 
 def _federation() -> Path:
