@@ -15,6 +15,7 @@ invited anew while the run goes on, as is a node that comes online later.
 from __future__ import annotations
 
 import math
+from hashlib import sha256
 from logging import getLogger
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -89,7 +90,7 @@ class Invitations:
         for info in self._grid.get_nodes():
             node = self._nodes.get(info.public_key.hex())
             if node is None:
-                self._say_unknown(info.public_key.hex())
+                self._say_unknown(info.node_id, info.public_key)
             elif info.status == "online" and self._may_ask(node.id, joined, now):
                 wanted[info.node_id] = node
         if wanted:
@@ -165,12 +166,13 @@ class Invitations:
     def _name(self, node: str) -> str:
         return f"{self._names[node]} ({node[:8]})"
 
-    def _say_unknown(self, key: str) -> None:
-        if key not in self.unknown:
-            self.unknown.add(key)
+    def _say_unknown(self, node_id: int, key: bytes) -> None:
+        if key.hex() not in self.unknown:
+            self.unknown.add(key.hex())
             _log.warning(
-                "a Flower node with key %s... is in no enrolment of this federation; not invited",
-                key[:16],
+                "Flower node %d (key SHA-256 %s...) is in no enrolment of this federation; not invited",
+                node_id,
+                sha256(key).hexdigest()[:16],  # a PEM text: its beginning is everybody's
             )
 
 
