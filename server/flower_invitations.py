@@ -170,7 +170,7 @@ class Invitations:
         if key.hex() not in self.unknown:
             self.unknown.add(key.hex())
             _log.warning(
-                "Flower node %d (key SHA-256 %s...) is in no enrolment of this federation; not invited",
+                "Flower node %d (key SHA-256 %s...) is in no enrolment of this federation",
                 node_id,
                 sha256(key).hexdigest()[:16],  # a PEM text: its beginning is everybody's
             )
