@@ -19,7 +19,6 @@ from .flower_control import Control
 from .programs import private
 from .run_feed import RunFeed
 from ..protocol.errors import UmbelError
-from ..server.run_directory import list_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,19 +154,30 @@ class _Course:
                 self.shown.say(f"{victim.name} is online again after {victim.back_s:.1f} s")
 
 
-def follow(up: FlowerUp, plan: UpPlan, shown: Shown) -> Course:
-    """Submit the app's run and return when it is over.
+def run(up: FlowerUp, plan: UpPlan, shown: Shown) -> Course:
+    """Start everything, run the app, and return when its run is over.
 
     Raises:
         SettingsError: The SuperLink does not take the app or its settings.
         StateError: A program ended that the run cannot do without.
     """
-    before = list_runs(up.wanted.home)
-    run_id = up.submit(plan.config)
+    up.start_servers()
+    if plan.umbel:  # its ServerApp waits for its clients by itself
+        run_id = up.submit(plan.config)
+        up.start_nodes()
+    else:
+        up.start_nodes()
+        up.wait_online()
+        run_id = up.submit(plan.config)
+    return _follow(up, plan, shown, run_id)
+
+
+def _follow(up: FlowerUp, plan: UpPlan, shown: Shown, run_id: int) -> Course:
+    """Show a run until it is over."""
     names = {node.id: node.name for node in up.federation.nodes}
     course = _Course(up, plan, shown, names)
     output = _Output(up, run_id)
-    with RunFeed(up.wanted.home, run_id, before) as feed:
+    with RunFeed(up.wanted.home, run_id) as feed:
         state, next_look = up.control.run(run_id), 0.0
         while not state.over:
             time.sleep(_POLL_S)

@@ -1,7 +1,8 @@
 """A whole Flower federation on this machine: what `umbel up` starts, in which order, and how.
 
-    core service ─┐
-    SuperLink  ───┴─ healthy ─► nodes registered ─► SuperNodes ─► all online ─► run submitted
+    core service ─┬─ both answer ─► nodes registered ─► SuperNodes ─► all online ─► run submitted
+    SuperLink  ───┘                                  (an app of ours is submitted before the nodes:
+                                                      its ServerApp starts beside them)
 
 TLS and node authentication are on, everything listens on the loopback interface, every port is
 free when it is taken. Each program has a FLWR_HOME of its own, because Flower's installation of a
@@ -60,7 +61,7 @@ START_S = 90.0
 FLOWER_PAUSE_S = 4.0
 """How long a SuperNode stays down in a run of plain Flower: a ServerApp looks every 3 s whether the
 node that it waits for is offline, and would wait for hours for one that is back before that."""
-_POLL_S = 0.05
+_POLL_S = 0.1
 _TASKS_S = 0.5
 
 
@@ -141,11 +142,11 @@ class FlowerUp:
         self.control.close()
         self.supervisor.close()
 
-    def bring_up(self) -> None:
-        """Start everything and return when every client is online.
+    def start_servers(self) -> None:
+        """Start core service and SuperLink, register every client, and write its device's files.
 
         Raises:
-            StateError: Something did not come up; it is named, with the last line of its log.
+            StateError: One did not come up; it is named, with the last line of its log.
         """
         gateway = f"{LOOPBACK}:{free_port()}"
         self._start_servers(gateway)
@@ -163,10 +164,20 @@ class FlowerUp:
         for node in self.federation.nodes:
             node_id = self.control.register(bytes.fromhex(node.flower_key), node.name)
             remember(self.federation.device(node.name) / "flower", node_id)
-        for partition, client in enumerate(self.wanted.clients):
-            self.supervisor.start(self._supernode(client, partition))
         if self.wanted.core:
             self._wait("the core service to listen", self._core_listens)
+
+    def start_nodes(self) -> None:
+        """Start every client's SuperNode; they are online some seconds later."""
+        for partition, client in enumerate(self.wanted.clients):
+            self.supervisor.start(self._supernode(client, partition))
+
+    def wait_online(self) -> None:
+        """Return when every client is online.
+
+        Raises:
+            StateError: They are not within `START_S`.
+        """
         self._wait("every client to be online", lambda: not self.offline())
 
     def offline(self) -> list[str]:
@@ -241,6 +252,7 @@ class FlowerUp:
         folder = self.wanted.folder
         shutil.rmtree(folder / "flower", ignore_errors=True)
         for client in self.wanted.clients:
+            shutil.rmtree(self.federation.device(client.name) / "tasks", ignore_errors=True)
             self._flwr_home(client.name).mkdir(mode=0o700, parents=True)
         self._flwr_home(SUPERLINK).mkdir(mode=0o700)
         self.client_home.mkdir(mode=0o700)
@@ -276,9 +288,13 @@ class FlowerUp:
 
 
 def free_key(folder: Path, program: Program) -> None:
-    """Free the key of a SuperNode that ended, that the SuperLink may take its successor."""
+    """Free the key of a SuperNode that ended, that the SuperLink may take its successor.
+
+    What its ClientApp left goes too: nobody uses it any more.
+    """
     device = folder / "nodes" / program.name
     if device.is_dir():
+        shutil.rmtree(device / "tasks", ignore_errors=True)
         about = tomllib.loads((device / "device.toml").read_text(encoding="utf-8"))
         deactivate(about["superlink"], device / "ca.pem", device / "flower")
 

@@ -72,8 +72,13 @@ def last_line(log: Path) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return "no output"
-    lines = [_COLOUR.sub("", line).strip() for line in text.splitlines()]
+    lines = [line.strip() for line in without_colours(text).splitlines()]
     return next((line for line in reversed(lines) if line), "no output")
+
+
+def without_colours(text: str) -> str:
+    """Return a text without the codes that colour it on a terminal."""
+    return _COLOUR.sub("", text)
 
 
 def private(path: str, flags: int) -> int:

@@ -14,7 +14,6 @@ from ..server.ledger import Ledger
 from ..server.run_directory import list_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Container
     from pathlib import Path
 
     from ..server.ledger import RoundRecord, RunRecord
@@ -26,16 +25,9 @@ FLOWER_RUN = "flower-run"
 class RunFeed:
     """The records of one run, in the order in which they are committed."""
 
-    def __init__(self, home: Path, flower_run: int, before: Container[str]) -> None:
-        """Wait for a run.
-
-        Args:
-            home: Umbel's state directory.
-            flower_run: Flower's id of the run.
-            before: Ids of runs that cannot be it, because they were there earlier.
-        """
+    def __init__(self, home: Path, flower_run: int) -> None:
+        """Wait for the run in the state directory `home` that Flower calls `flower_run`."""
         self._home, self._flower_run, self._others = home, str(flower_run), set[str]()
-        self._before = before
         self._ledger: Ledger | None = None
         self._seen = 0
         self._head = 0
@@ -85,7 +77,7 @@ class RunFeed:
 
     def _find(self) -> bool:
         for run in list_runs(self._home):
-            if run in self._before or run in self._others:
+            if run in self._others:
                 continue
             try:
                 ledger = Ledger(self._home / "runs" / run / "ledger.sqlite", read_only=True)

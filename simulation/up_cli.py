@@ -15,6 +15,7 @@ import typer
 
 from . import report, up_report
 from .cli import Format, RunConfig, Secure, pair
+from .programs import without_colours
 from .up_plan import Asked, plan_up
 from ..strategies.places import umbel_home
 
@@ -73,7 +74,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
 
 
 def _run(plan: UpPlan, name: str, *, keep: bool, form: Format) -> None:
-    from .flower_run import SERVERAPP, follow  # noqa: PLC0415 - a wrong flag need not import flwr
+    from .flower_run import SERVERAPP, run  # noqa: PLC0415 - a wrong flag need not import flwr
     from .flower_up import FlowerUp, Wanted  # noqa: PLC0415
 
     home = umbel_home()
@@ -91,8 +92,7 @@ def _run(plan: UpPlan, name: str, *, keep: bool, form: Format) -> None:
     )
     with FlowerUp(wanted, screen.say) as federation:
         screen.say(f"starting {plan.edge} edge and {plan.gpu} GPU clients of federation {name}")
-        federation.bring_up()
-        course = follow(federation, plan, screen.shown())
+        course = run(federation, plan, screen.shown())
         screen.close()
         nodes = federation.federation.nodes
         result = up_report.result_of(course, nodes, home)
@@ -127,6 +127,7 @@ class _Screen:
     def __init__(self, out: TextIO, plan: UpPlan) -> None:
         self._out, self._plan = out, plan
         self._live: report.Live | None = None
+        self._colours = out.isatty() and not os.environ.get("NO_COLOR")
 
     def shown(self) -> Shown:
         """Return the ways in which a run tells what happens."""
@@ -156,8 +157,8 @@ class _Screen:
             self._live(record)
 
     def output(self, text: str) -> None:
-        """Show text as it is."""
-        self._out.write(text)
+        """Show text as it is; colours on a terminal only."""
+        self._out.write(text if self._colours else without_colours(text))
         self._out.flush()
 
     def close(self) -> None:
