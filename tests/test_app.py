@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from umbel.protocol.errors import SettingsError
-from umbel.strategies.app import AppRef, load_task
+from umbel.strategies.app import AppRef, load_task, load_trainer
 
 CODE = """
 from umbel.strategies.task import Task
@@ -17,6 +17,10 @@ class Mine(Task):
 mine = Mine()
 mine.epochs = 4
 number = 3
+class Wrapped:
+    def umbel_trainer(self):
+        return self
+wrapped = Wrapped()
 """
 
 
@@ -98,3 +102,11 @@ def test_another_package_of_the_name_is_not_mistaken_for_the_app(app: Path, tmp_
         load_task(AppRef(other, "app_under_test.task:Mine"))
     with pytest.raises(SettingsError, match=r"a module in .*/other, got"):
         load_task(AppRef(other, "json.decoder:JSONDecoder"))
+
+
+def test_what_is_no_task_may_bring_a_trainer(app: Path) -> None:
+    found = load_trainer(AppRef(app, "app_under_test.task:wrapped"))
+    assert type(found).__name__ == "Wrapped"
+    for name, kind in (("number", "int"), ("Wrapped", "type")):
+        with pytest.raises(SettingsError, match=f"expected a umbel.Task, got '{kind}'"):
+            load_trainer(AppRef(app, f"app_under_test.task:{name}"))

@@ -5,7 +5,7 @@ import pytest
 
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import Refused, SettingsError
-from umbel.strategies.metrics import Count, Metrics, Sum, checked, fractional_bits, standard
+from umbel.strategies.metrics import Count, Metrics, Sum, checked, fractional_bits, of_app, standard
 
 DECLARED: dict[str, Sum | Count] = {"examples": Count(100), "loss": Sum(50.0)}
 
@@ -66,3 +66,20 @@ def test_the_standard_names_follow_the_loss() -> None:
 
 def test_metrics_read_like_a_mapping() -> None:
     assert Metrics(examples=3, loss=0.5)["loss"] == 0.5
+
+
+def test_what_a_wrapped_app_declares_by_phase() -> None:
+    loss, right = Sum(9.0), Count(7)
+    assert {p: set(d) for p, d in of_app({}).items()} == {
+        "train": {"train.examples"}, "evaluate": set()
+    }  # fmt: skip
+    found = of_app({"train.loss": loss, "eval.right": right})
+    assert set(found["train"]) == {"train.examples", "train.loss", "eval.examples", "eval.right"}
+    assert set(found["evaluate"]) == {"eval.examples", "eval.right"}
+    assert (found["train"]["train.loss"], found["evaluate"]["eval.right"]) == (loss, right)
+
+
+@pytest.mark.parametrize("name", ["loss", "test.loss", "eval.", "train.examples"])
+def test_a_wrapped_apps_metric_has_a_phase(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"metrics: {name}"):
+        of_app({name: Sum(1.0)})

@@ -253,3 +253,72 @@ def test_a_child_that_answers_nonsense_has_failed() -> None:
 def test_a_setting_of_another_type_is_named() -> None:
     with pytest.raises(SettingsError, match=r"config\.lr"):
         update().compute(MODEL, terms(config={"lr": "fast"}))
+
+
+# ---- the run's manifest ----------------------------------------------------------------------
+
+
+class Bare(Stub):
+    """User code without a model of its own, as a wrapped Flower app is."""
+
+    def arrays(self, seed: int = 0) -> dict[str, NDArray[Any]]:
+        """Return nothing."""
+        return {}
+
+
+OWN = Manifest.of(Stub().arrays())
+
+
+def test_an_equal_manifest_or_none_is_agreed_to() -> None:
+    of = update()
+    for text in (OWN.to_json(), "", OWN.to_json()):
+        of.agree(text)
+    assert of.manifest == OWN
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"w": np.ones((2, 3), np.float32), "b": np.zeros(4, np.float32)}, "'w': this app has"),
+        ({"w": np.ones((2, 3))}, r"'b': this app has float32 \[4\], the run nothing"),
+        ({"b": np.zeros(4, np.float32), "w": np.ones((2, 3))}, "in another order"),
+    ],
+)
+def test_another_manifest_is_refused_by_the_array(
+    arrays: dict[str, NDArray[Any]], words: str
+) -> None:
+    with pytest.raises(Refused, match=words) as caught:
+        update().agree(Manifest.of(arrays).to_json())
+    assert caught.value.reason == pb.REASON_CTX_DIFFERS
+
+
+def test_without_a_model_of_its_own_a_device_takes_the_runs() -> None:
+    of = update(Bare())
+    with pytest.raises(Refused) as caught:
+        of.agree("")
+    assert caught.value.reason == pb.REASON_CTX_DIFFERS
+    of.agree(OWN.to_json())
+    assert of.manifest == OWN
+    assert of.layout("train").digest == update().layout("train").digest
+    assert message(of) == message(update())
+    other = Manifest.of({"w": np.ones(3, np.float32)})
+    of.agree(other.to_json())
+    assert of.manifest == other
+
+
+def test_what_is_no_manifest_is_refused() -> None:
+    for of in (update(), update(Bare())):
+        with pytest.raises(Refused, match="manifest JSON"):
+            of.agree("{")
+
+
+def test_user_code_sees_the_rounds_config_without_raw_bytes() -> None:
+    seen: list[Site] = []
+
+    class Watching(Stub):
+        def train(self, arrays: Any, site: Site, settings: Any) -> TrainResult:
+            seen.append(site)
+            return super().train(arrays, site, settings)
+
+    update(Watching()).compute(MODEL, terms(config={"server-round": 3, "raw": b"x", "lr": 0.5}))
+    assert dict(seen[0].settings) == {"server-round": 3, "lr": 0.5}
