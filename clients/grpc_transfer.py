@@ -73,6 +73,8 @@ class Transfer:
             except PeerError as error:
                 self._give_up(str(error))
                 return
+            except grpc.FutureCancelledError:  # by `stop`
+                return
             else:
                 return
             wait = FIRST_WAIT_S if self.bytes > before else min(2 * wait, LONGEST_WAIT_S)
