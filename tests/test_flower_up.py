@@ -1,0 +1,175 @@
+"""One real federation of two SuperNodes, shared by this file: TLS, node keys, deaths, the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+from flower_hello import hello
+
+from umbel.clients.flower_node import deactivate
+from umbel.protocol.errors import SettingsError, StateError
+from umbel.simulation import process_tree
+from umbel.simulation.dev_federation import Client, prepare
+from umbel.simulation.flower_control import ONLINE, Control, build_bundle
+from umbel.simulation.flower_up import FLOWER_PAUSE_S, FlowerUp, Wanted
+from umbel.simulation.programs import command_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+# flwr's own, when it bundles an app.
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short path: a Unix socket's may have 107 bytes."""
+    return tmp_path_factory.mktemp("h")
+
+
+@pytest.fixture(scope="module")
+def up(home: Path) -> Iterator[FlowerUp]:
+    """The running federation."""
+    wanted = Wanted(app=hello(home), edge=2, gpu=0, home=home, secure=False, core=False)
+    with FlowerUp(wanted) as federation:
+        federation.start_servers()
+        federation.start_nodes()
+        federation.wait_online()
+        yield federation
+
+
+def _until(up: FlowerUp, holds: Callable[[], Any], seconds: float) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < end, "waited in vain"
+        up.watch()
+        time.sleep(0.05)
+    return found
+
+
+def _mark(up: FlowerUp) -> str:
+    state = json.loads((up.wanted.folder / "up.json").read_text())
+    return str(state["mark"])
+
+
+def _program_of(pid: int) -> str:
+    return str(psutil.Process(pid).environ()[process_tree.MARK]).partition("/")[2]
+
+
+def test_both_are_online_under_their_names(up: FlowerUp) -> None:
+    found = up.control.nodes()
+    assert {name: state.status for name, state in found.items()} == {
+        "edge-0": ONLINE,
+        "edge-1": ONLINE,
+    }
+
+
+def test_a_plain_flower_app_runs_unchanged(up: FlowerUp) -> None:
+    run = up.submit({"num-server-rounds": 1})
+    state = _until(up, lambda: (s := up.control.run(run)).over and s, 60)
+    assert state.outcome == "completed"
+    assert "final 1.0" in "".join(up.control.output(run))
+
+
+def test_flwr_run_from_a_plain_shell(up: FlowerUp) -> None:
+    env = os.environ | {"FLWR_HOME": str(up.client_home), "FLWR_TELEMETRY_ENABLED": "0"}
+    done = subprocess.run(
+        [command_path("flwr"), "run", ".", "umbel", "--format", "json"],
+        cwd=up.wanted.app, env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    answer = json.loads(done.stdout)
+    assert answer["success"], done.stdout
+    assert answer["fab-hash"] == up.digest[:8]  # the bundle that every device pins
+    state = _until(up, lambda: (s := up.control.run(int(answer["run-id"]))).over and s, 60)
+    assert state.outcome == "completed"
+
+
+def test_a_wrong_setting_is_one_line(up: FlowerUp) -> None:
+    with pytest.raises(SettingsError, match="SuperLink accepts"):
+        up.submit({"colour": "red"})
+
+
+def test_another_ca_is_not_trusted(up: FlowerUp, tmp_path: Path) -> None:
+    stranger = prepare(tmp_path / "other", "dev", [Client(name="x")], datetime.now(UTC))
+    with Control(up.address, stranger.ca) as control, pytest.raises(StateError, match="SuperLink"):
+        control.nodes()
+
+
+def test_nodes_are_authenticated(up: FlowerUp, tmp_path: Path) -> None:
+    stranger = prepare(tmp_path / "other", "dev", [Client(name="x")], datetime.now(UTC))
+    node_id = up.control.nodes()["edge-1"].node_id
+    for key in (stranger.device("x"), up.federation.device("edge-0")):
+        assert not deactivate(up.address, up.federation.ca, key / "flower", node_id)
+    assert up.offline() == []
+
+
+def test_a_killed_supernode_is_back_within_ten_seconds(up: FlowerUp) -> None:
+    before, pid = up.control.nodes()["edge-1"], up.supervisor.pid("edge-1")
+    began = time.monotonic()
+    os.kill(pid, 9)
+    _until(up, lambda: up.supervisor.pid("edge-1") != pid, 10)
+    _until(up, lambda: not up.offline(), 20)
+    assert time.monotonic() - began < 10 + FLOWER_PAUSE_S
+    assert up.control.nodes()["edge-1"].node_id == before.node_id
+
+
+def test_a_killed_clientapp_takes_its_supernode_along(up: FlowerUp) -> None:
+    run = up.submit({"sleep": 60})
+    pid = up.supervisor.pid("edge-0")
+    tasks = up.federation.device("edge-0") / "tasks"
+    _until(up, lambda: list(tasks.glob("*/apps")), 30)
+    time.sleep(1.5)  # a directory that is just being made belongs to a task that starts
+    (app,) = [
+        process
+        for _, process in process_tree.marked(_mark(up))
+        if _program_of(process.pid) == "edge-0" and "flower_launcher" in " ".join(process.cmdline())
+    ]
+    app.kill()
+    _until(up, lambda: up.supervisor.pid("edge-0") != pid, 10)
+    _until(up, lambda: not up.offline(), 20)
+    # Flower's own loop learns of it at its next look, and not after a minute.
+    state = _until(up, lambda: (s := up.control.run(run)).over and s, 30)
+    assert state.outcome == "completed"
+
+
+def test_every_program_is_private_to_its_node(up: FlowerUp) -> None:
+    homes = set()
+    for name in ("edge-0", "edge-1", "superlink"):
+        process = psutil.Process(up.supervisor.pid(name))
+        env = process.environ()
+        homes.add(env["FLWR_HOME"])
+        assert os.getsid(process.pid) == process.pid
+        assert env["FLWR_TELEMETRY_ENABLED"] == "0"
+        listening = [c.laddr.ip for c in process.net_connections() if c.status == "LISTEN"]
+        assert set(listening) <= {"127.0.0.1"}
+    assert len(homes) == 3
+
+
+def test_a_second_up_is_refused(up: FlowerUp) -> None:
+    with pytest.raises(StateError, match="umbel down"):
+        FlowerUp(up.wanted)
+
+
+def test_nothing_is_left_at_the_end(up: FlowerUp) -> None:
+    mark = _mark(up)
+    assert len(process_tree.marked(mark)) >= 6  # three programs, each with its SuperExec
+    began = time.monotonic()
+    up.close()
+    assert time.monotonic() - began < 15
+    assert process_tree.marked(mark) == []
+    log = up.supervisor.log("edge-0").read_text()
+    assert "terminated gracefully" in log  # asked, not killed: it deactivated itself
+    assert not (up.wanted.folder / "up.json").exists()
+
+
+def test_what_is_no_app_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="Flower app"):
+        build_bundle(tmp_path)
