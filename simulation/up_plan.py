@@ -86,6 +86,8 @@ def plan_up(app: Path, asked: Asked) -> UpPlan:
         checked = run_settings(table, extra, run="run", secure=asked.secure)
         rounds = (checked.rounds + 1) * checked.attempts
         _check_size(edge + gpu, checked.params.min_members, checked.rounds, asked)
+    elif asked.drop:
+        raise SettingsError("--drop", "an app whose rounds are recorded: [tool.umbel]", app.name)
     elif rest:
         known = ", ".join(sorted(declared)) or "nothing"
         raise SettingsError("run-config", f"a key that the app declares: {known}", min(rest))
