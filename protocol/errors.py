@@ -12,7 +12,8 @@ UmbelError
     ├── TooFewMembers        fewer members than the floors or the tolerance allow
     └── VoidRound            the sum came out, and must not be used
 
-A caller catches a branch, never a list. No message holds a secret.
+A caller catches a branch, never a list. No message holds a secret, and none holds a character
+that a terminal would obey: parts of it may come from a peer.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from . import messages_pb2 as pb
 
 class UmbelError(Exception):
     """Base of every error that this package raises on purpose."""
+
+    def __str__(self) -> str:
+        """Return the message as one line that steers no terminal, whatever a peer wrote into it."""
+        return one_line(super().__str__())
 
 
 class SettingsError(UmbelError):
@@ -83,7 +88,7 @@ class BadUpdate(PeerError):
     @property
     def record(self) -> str:
         """What a ledger may hold of it: the values are one client's, and stay out."""
-        return f"{self.peer}: {self._what}"
+        return one_line(f"{self.peer}: {self._what}")
 
 
 class RoundFailed(UmbelError):
@@ -101,6 +106,11 @@ class VoidRound(RoundFailed):
         """Say what is wrong; `member` is the id of the one whose fault it is, where known."""
         super().__init__(what)
         self.member = member
+
+
+def one_line(text: str) -> str:
+    """Return a text with blanks for white space, and escapes for what cannot be printed."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
 
 
 def reason_text(reason: pb.Reason) -> str:

@@ -34,6 +34,7 @@ MAX_CERTIFICATE = 4096
 MAX_RUN_ID = 128
 HASH, KEY, SIGNATURE = 32, 32, 64
 _BITMAP = (MAX_MEMBERS + 7) // 8
+_WITH_KEY = frozenset({pb.REASON_POLICY, pb.REASON_LIMITS})
 
 
 def parse_to_server(data: bytes, peer: str) -> pb.ToServer:
@@ -198,7 +199,10 @@ def _release(message: pb.ToServer, peer: str) -> None:
 def _refusal(message: pb.ToServer, peer: str) -> None:
     if message.refusal.reason not in pb.Reason.values() or not message.refusal.reason:
         raise Malformed(peer, "refusal.reason", "a code of the list", message.refusal.reason)
-    _at_most(peer, "refusal.key, characters", len(message.refusal.key), 64)
+    key = message.refusal.key
+    _at_most(peer, "refusal.key, characters", len(key), 64)
+    if not key.isprintable() or (key and message.refusal.reason not in _WITH_KEY):
+        raise Malformed(peer, "refusal.key", "the name of a key, of policy or limits", "another")
 
 
 def _start(message: pb.ToClient, peer: str) -> None:

@@ -29,6 +29,7 @@ VOID = "_streams::test_a_member_with_a_wrong_mask_or_weight_makes_the_round_void
 DISK = "_secrets::test_whoever_gets_the_servers_disk_and_ledger_finds_no_share_seed_or_mask"
 ELSEWHERE = "_wire::test_a_member_whose_frames_belong_elsewhere_is_named"
 UP = "_wire::test_a_member_that_sends_fields_of_other_sizes_is_named"
+WORDS = "_wire::test_a_member_that_writes_to_the_operators_terminal_is_named"
 DOWN = "_wire::test_a_server_that_sends_fields_of_other_sizes_is_refused"
 EXPELLED = "_server::test_a_member_that_breaks_a_rule_is_expelled_by_name_and_the_others_are_summed"
 LATE = "_server::test_a_vector_that_arrives_after_the_survivors_froze_is_in_no_sum"
@@ -247,10 +248,16 @@ BYTES = [
     out(UP, WIRE, ('_exact(peer, "sealed.blob", sealed.blob, BLOB_BYTES)', "pass")),
     out(UP, WIRE, ('_at_most(peer, "sealed blobs", count, MAX_DEGREE)', "pass")),
     out(UP, WIRE, ('_exact(peer, "released share", share, KEY)', "pass")),
-    out(
-        UP,
+    out(UP, WIRE, ('_at_most(peer, "refusal.key, characters", len(key), 64)', "pass")),
+    off(
+        WORDS,
         WIRE,
-        ('_at_most(peer, "refusal.key, characters", len(message.refusal.key), 64)', "pass"),
+        "if not key.isprintable() or (key and message.refusal.reason not in _WITH_KEY):",
+    ),
+    out(
+        "_wire::test_a_server_that_writes_to_a_devices_console_is_quoted",
+        "protocol/errors.py",
+        ("return one_line(super().__str__())", "return super().__str__()"),
     ),
     out(
         DOWN,

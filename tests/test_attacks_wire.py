@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from umbel.protocol import messages_pb2 as pb
-from umbel.protocol import wire
+from umbel.protocol import plan, wire
 from umbel.protocol.canonical import settings_from_pb
-from umbel.protocol.errors import Malformed, PeerError
+from umbel.protocol.errors import Malformed, PeerError, SettingsError
 from umbel.protocol.frames import PAYLOAD, Assembly, Kind, frames
 from umbel.server.core.world import World
 from umbel.server.invitation import start_of
@@ -100,6 +100,10 @@ UP: dict[str, tuple[bytes, bytes]] = {
         _up(refusal=pb.Refusal(reason=pb.REASON_POLICY, key="k" * 64)),
         _up(refusal=pb.Refusal(reason=pb.REASON_POLICY, key="k" * 65)),
     ),
+    "a name beside a reason that has none": (
+        _up(refusal=pb.Refusal(reason=pb.REASON_LIMITS, key="eval.loss")),
+        _up(refusal=pb.Refusal(reason=pb.REASON_TASK_FAILED, key="eval.loss")),
+    ),
     "a context": (
         _up(ready=pb.Ready()),
         pb.ToServer(ctx=CTX + b"1", ready=pb.Ready()).SerializeToString(),
@@ -174,6 +178,23 @@ DOWN: dict[str, tuple[bytes, bytes]] = {
         ).SerializeToString(),
     ),
 }
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "policy\nround 1 finished", "\u202egpj"])
+def test_a_member_that_writes_to_the_operators_terminal_is_named(text: str) -> None:
+    with pytest.raises(Malformed, match=r"^ada: refusal\.key"):
+        wire.parse_to_server(_up(refusal=pb.Refusal(reason=pb.REASON_POLICY, key=text)), "ada")
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "policy\nrefused: nothing", "\u202egpj"])
+def test_a_server_that_writes_to_a_devices_console_is_quoted(text: str) -> None:
+    twice = [pb.Setting(key=text, integer=1)] * 2
+    with pytest.raises(Malformed) as malformed:
+        settings_from_pb(twice)
+    with pytest.raises(SettingsError) as unknown:
+        plan.read({text: 1})
+    assert str(malformed.value).isprintable()
+    assert str(unknown.value).isprintable()
 
 
 @pytest.mark.parametrize("which", DOWN)

@@ -119,6 +119,8 @@ def test_every_body_of_the_file_is_known() -> None:
         ("refusal", pb.Refusal(), "refusal.reason: expected a code of the list, got 0"),
         ("refusal", pb.Refusal(reason=999), "refusal.reason"),  # type: ignore[arg-type]
         ("refusal", pb.Refusal(reason=pb.REASON_POLICY, key="k" * 65), "refusal.key, characters"),
+        ("refusal", pb.Refusal(reason=pb.REASON_GOODBYE, key="k"), "refusal.key: expected"),
+        ("refusal", pb.Refusal(reason=pb.REASON_POLICY, key="k\x1b[2J"), "refusal.key: expected"),
     ],
 )  # fmt: skip
 def test_a_devices_field_outside_its_limits_is_named(name: str, body: Message, what: str) -> None:
@@ -132,7 +134,7 @@ def test_a_devices_field_outside_its_limits_is_named(name: str, body: Message, w
         ("shares", pb.Shares(commitment=H, signature=S, blobs=[sealed()] * DEGREE)),
         ("release", pb.Release(shares=[K] * DEGREE)),
         ("release", pb.Release()),
-        ("refusal", pb.Refusal(reason=pb.REASON_GOODBYE, key="k" * 64)),
+        ("refusal", pb.Refusal(reason=pb.REASON_LIMITS, key="k" * 64)),
     ],
 )
 def test_a_devices_field_at_its_limit_is_read(name: str, body: Message) -> None:
