@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 import pytest
-from flower_hello import hello
 
 from umbel.clients.flower_node import deactivate
 from umbel.protocol.errors import SettingsError, StateError
@@ -20,6 +19,7 @@ from umbel.simulation.dev_federation import Client, prepare
 from umbel.simulation.flower_control import ONLINE, Control, build_bundle
 from umbel.simulation.flower_up import FLOWER_PAUSE_S, FlowerUp, Wanted
 from umbel.simulation.programs import command_path
+from umbel.tests.flower_hello import hello
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
