@@ -113,9 +113,13 @@ class Update:
         its absence would count as a loss.
 
         Raises:
-            Refused: The task failed, or handed back other arrays or a value that is not finite.
+            Refused: The bytes are no model of this layout, the task failed, or it handed back other
+                arrays or a value that is not finite.
         """
-        arrays = self.manifest.unpack(model)
+        try:
+            arrays = self.manifest.unpack(model)
+        except PeerError as error:
+            raise Refused(pb.REASON_CTX_DIFFERS, str(error)) from error
         site = replace(self._site, settings=_plain(terms.config))
         try:
             if terms.phase == "evaluate":

@@ -170,15 +170,30 @@ class Manifest:
     def unpack(self, buffer: bytes | bytearray | memoryview) -> dict[str, NDArray[Any]]:
         """Return copies of the arrays in a flat buffer, in this machine's byte order.
 
+        Only one buffer gives these arrays: else one model would have many digests, and a server
+        could have a round on it repeated as one on another model.
+
         Raises:
-            Malformed: The buffer has another length, or a bool is neither 0 nor 1.
+            Malformed: The buffer has another length, a gap is not zero, or a bool is neither 0
+                nor 1.
         """
+        self._check_gaps(memoryview(buffer).cast("B"))
         arrays = {}
         for name, view in self.views(buffer).items():
             if view.dtype == np.bool_ and view.size and view.view(np.uint8).max() > 1:
                 raise Malformed("model", f"array {name!r}", "bools of 0 or 1", "another byte")
             arrays[name] = view.astype(view.dtype.newbyteorder("="), order="C", copy=True)
         return arrays
+
+    def _check_gaps(self, view: memoryview) -> None:
+        """Refuse a buffer with anything beside its arrays; a gap has at most 63 bytes."""
+        end = 0
+        for entry in sorted(self.entries, key=lambda entry: entry.offset):
+            if any(view[end : entry.offset]):
+                raise Malformed("model", f"bytes before array {entry.name!r}", "zeros", "others")
+            end = max(end, entry.offset + entry.nbytes)
+        if any(view[end : self.total_bytes]):
+            raise Malformed("model", "bytes after the last array", "zeros", "others")
 
     def check(self, arrays: Mapping[str, NDArray[Any]], peer: str) -> None:
         """Refuse arrays that are not exactly those of the manifest.

@@ -333,6 +333,17 @@ def test_a_server_cannot_combine_three_sets_that_each_differ_by_much(
     assert third.reasons() == dict.fromkeys([2, 3], pb.REASON_WOULD_DIFFERENCE)
 
 
+def test_a_server_that_dresses_the_same_model_as_another_one_gets_no_keys(
+    open_gateway: Callable[..., Gateway],
+) -> None:
+    """A byte beside the arrays: another digest, so another round, and the same updates in it."""
+    gateway = open_gateway(6)
+    Play(gateway, gateway.terms()).to_releases().close()
+    dressed = gateway.model()[:-1] + b"\x01"
+    again = Play(gateway, gateway.terms(dressed, round=2), range(5)).keys(dressed)
+    assert again.reasons() == dict.fromkeys(range(5), pb.REASON_CTX_DIFFERS)
+
+
 def test_an_exact_repeat_is_allowed_and_gives_the_same_sum_under_other_masks(
     open_gateway: Callable[..., Gateway],
 ) -> None:

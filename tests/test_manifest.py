@@ -133,6 +133,17 @@ def test_a_buffer_of_another_length_is_refused(length: int) -> None:
         Manifest.of(tiny()).unpack(bytes(length))
 
 
+@pytest.mark.parametrize("at", [67, 127, 383])
+def test_a_gap_that_is_not_zero_is_refused(at: int) -> None:
+    """The bools of `tiny` stand in 64 to 66, its last array ends at 328."""
+    manifest = Manifest.of(tiny())
+    buffer = manifest.pack(tiny())
+    assert buffer[at] == 0
+    buffer[at] = 1
+    with pytest.raises(Malformed, match=r"^model: bytes (before|after)"):
+        manifest.unpack(buffer)
+
+
 def test_a_bool_that_is_neither_0_nor_1_is_refused() -> None:
     manifest = Manifest.of(tiny())
     buffer = manifest.pack(tiny())
