@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TAIL_BYTES = 16384
+_OWN_HOSTS = ("localhost", "127.0.0.1", "::1")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -42,7 +43,17 @@ def environment() -> dict[str, str]:
     """Return this process's environment with its Python's own commands first on the PATH."""
     own = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
     path = [*own, *os.environ.get("PATH", os.defpath).split(os.pathsep)]
-    return os.environ | {"PATH": os.pathsep.join(dict.fromkeys(path))}
+    return os.environ | {"PATH": os.pathsep.join(dict.fromkeys(path))} | direct()
+
+
+def direct() -> dict[str, str]:
+    """Return the variables by which HTTP and gRPC reach this machine without a proxy."""
+    names = ("NO_PROXY", "no_proxy")
+    given = {name: os.environ.get(name, "").split(",") for name in names}
+    return {
+        name: ",".join(dict.fromkeys(filter(None, [*hosts, *_OWN_HOSTS])))
+        for name, hosts in given.items()
+    }
 
 
 def command_path(name: str) -> str:

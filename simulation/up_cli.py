@@ -15,7 +15,7 @@ import typer
 
 from . import report, up_report
 from .cli import Format, RunConfig, Secure, pair
-from .programs import without_colours
+from .programs import direct, without_colours
 from .up_plan import Asked, plan_up
 from ..strategies.places import umbel_home
 
@@ -69,6 +69,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
         edge=edge, gpu=gpu, drop=drop, secure=secure is Secure.ON, rounds=rounds, settings=settings
     )
     plan = plan_up(directory, asked)
+    os.environ.update(direct())
     with _stoppable(), _no_orphans():
         _run(plan, name, keep=keep, form=form)
 

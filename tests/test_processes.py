@@ -289,6 +289,14 @@ def test_the_environments_commands_come_first() -> None:
     assert environment()["PATH"].split(os.pathsep)[0] == str(Path(PYTHON).parent)
 
 
+def test_this_machine_is_reached_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "example.org,localhost")
+    monkeypatch.delenv("no_proxy", raising=False)
+    found = environment()
+    assert found["NO_PROXY"] == "example.org,localhost,127.0.0.1,::1"
+    assert found["no_proxy"] == "localhost,127.0.0.1,::1"
+
+
 def test_a_free_port_can_be_taken() -> None:
     assert free_port() != free_port()
 
