@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -185,13 +185,14 @@ class Run:
     """One run's ServerApp, driven by the test."""
 
     def __init__(self, federation: DevFederation, home: Path, name: str = "run-1", **own: Any):
-        """Open the run at the core; `own` overrides the settings."""
+        """Open the run at the core; `own` overrides the settings, its `around` the rest."""
         self.federation, self.name = federation, name
         self.trainer: Numbers = own.pop("trainer", Numbers())
         self.core = CoreClient.open(federation.folder, name, own.get("scheme", "A"))
         self.directory = RunDirectory.create(home, name)
         self.directory.ledger.create_run(name, "2030-01-01T00:00:00+00:00", {}, "on")
         self.records: list[RoundRecord] = []
+        changes = own.pop("around", {})
         settings = RunSettings(run=name, params=PARAMS, **{"rounds": 2, **own})
         declared = {phase: self.trainer.declared(phase) for phase in ("train", "evaluate")}
         around = Surroundings(
@@ -200,6 +201,7 @@ class Run:
             observe=self.records.append, publish=self.core.publish, traffic=self.core.traffic,
             intake=self.core.intake,
         )  # fmt: skip
+        around = replace(around, **changes)
         self.coordinator = Coordinator(settings, self.trainer.arrays(), declared, FedAvg(), around)
 
     def devices(self) -> list[DeviceThread]:
@@ -221,8 +223,7 @@ class Run:
             assert time.monotonic() < end, "nothing came of it"
             for event in self.core.events(0.05):
                 event.give(self.coordinator, time.monotonic())
-            if self.coordinator.attempt is not None:
-                self.coordinator.tick(time.monotonic())
+            self.coordinator.tick(time.monotonic())
 
     def joined(self, count: int) -> None:
         """Wait until so many devices have a session."""
