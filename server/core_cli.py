@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003 - typer evaluates it
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from cryptography import x509
@@ -36,7 +36,9 @@ from ..protocol.errors import SettingsError, StateError
 from ..protocol.verification import Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
+
+    from .grpc_gateway import Gateway
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -134,7 +136,7 @@ async def serve(
     Raises:
         StateError: The address or the socket is taken.
     """
-    from .grpc_gateway import Gateway  # noqa: PLC0415 - grpc waits until it is needed
+    from . import grpc_gateway  # noqa: PLC0415 - grpc waits until it is needed
 
     core = Core(
         Verifier(about.root, about.name),
@@ -145,37 +147,42 @@ async def serve(
         say=lines.say,
         limit=connections,
     )
-    gateway = Gateway(core)
+    gateway, record = grpc_gateway.Gateway(core), about.directory / "core.json"
     try:
-        port = await gateway.start(address, (about.key, about.chain), about.root_pem, connections)
+        port = await _bound(gateway, about, address, connections)
+        door = CoreSocket(core, about.directory, port, about.names, about.ca)
+        listener = door.listen()
+        _write_record(record, about, port)
+        print(f"core service: listening on {address.rpartition(':')[0]}:{port}", flush=True)
+        await _until_told(door.serve(listener), _ticks(core, connections))
+    finally:
+        record.unlink(missing_ok=True)
+        core.shut_down()
+        await gateway.stop()
+
+
+async def _bound(gateway: Gateway, about: Federation, address: str, connections: int) -> int:
+    """Let the gateway listen, and return its port."""
+    try:
+        return await gateway.start(address, (about.key, about.chain), about.root_pem, connections)
     except RuntimeError as error:
-        raise StateError(
-            address, "an address to listen on", error, "choose another --port"
-        ) from error
-    door = CoreSocket(core, about.directory, port, about.names, about.ca)
+        move = "choose another --port"
+        raise StateError(address, "an address to listen on", error, move) from error
+
+
+async def _until_told(*parts: Coroutine[Any, Any, None]) -> None:
+    """Run the parts until SIGTERM or SIGINT comes, or one of them fails; then end them all."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    tasks = [
-        asyncio.create_task(door.serve(door.listen())),
-        asyncio.create_task(_ticks(core, connections)),
-    ]
-    record = about.directory / "core.json"
-    try:
-        _write_record(record, about, port)
-        print(f"core service: listening on {address.rpartition(':')[0]}:{port}", flush=True)
-        waiting = asyncio.create_task(stop.wait())
-        await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()
-    finally:
-        record.unlink(missing_ok=True)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        core.shut_down()
-        await gateway.stop()
+    tasks = [asyncio.create_task(part) for part in parts]
+    told = asyncio.create_task(stop.wait())
+    done, _ = await asyncio.wait([told, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    for task in [told, *tasks]:
+        task.cancel()
+    await asyncio.gather(told, *tasks, return_exceptions=True)
+    for task in done:
+        task.result()
 
 
 async def _ticks(core: Core, connections: int) -> None:
