@@ -175,7 +175,9 @@ class Session:
         if body == "start":
             return self._begin(message.start)
         if body in {"goodbye", "close"}:
-            if body == "goodbye" or message.ctx == self._ctx:  # else it ended here before
+            # While the model is on its way ctx0 is not known yet: messages come in order, so a
+            # `Close` is of this attempt. One of another context is of an attempt that ended here.
+            if body == "goodbye" or message.ctx == self._ctx or self._incoming is not None:
                 self._end_attempt()
             if body == "goodbye":  # the next session's gateway sends them again
                 self._certificates.clear()

@@ -247,6 +247,18 @@ def test_the_close_of_an_old_attempt_is_ignored() -> None:
     assert later.places[0].session._member is not None
 
 
+def test_an_attempt_that_is_closed_while_its_model_is_on_its_way_is_not_trained_for() -> None:
+    gate = Gateway(devices(1))
+    place, ctx0 = gate.places[0], sent(begin(devices(1)[0])).ctx
+    terms = pb.ToClient(start=gate.terms).SerializeToString()
+    assert isinstance(place.session.receive(terms)[0], Fetch)
+    assert gate.give(0, {"close": pb.Close(reason=pb.REASON_ATTEMPT_CLOSED)}, ctx0) == []
+    assert place.session.start is None
+    assert isinstance(place.trainer, Stub)
+    assert (place.trainer.trained, written(place)) == (0, [])
+    assert sent(gate.next().begin(place)).WhichOneof("body") == "keys"
+
+
 @pytest.mark.parametrize("how", ["goodbye", "close", "close message", "next start"])
 def test_the_secrets_of_an_attempt_go_with_it(how: str) -> None:
     gate = Gateway(devices(3))
