@@ -74,13 +74,13 @@ def up(
         raise SettingsError("--port", "0 to 65535", port)
     if connections < 1:
         raise SettingsError("--connections", "1 or more", connections)
-    about = Federation.read(federation)
+    about, world = Federation.read(federation), World(slots)
     _raise_file_limit(connections)
     lines = Lines(_print, time.monotonic)
     os.environ["GRPC_VERBOSITY"] = core_stderr.VERBOSITY
     core_stderr.listen(lines.say)
     with _locked(federation):
-        asyncio.run(serve(about, f"{host}:{port}", World(slots), connections, lines))
+        asyncio.run(serve(about, f"{host}:{port}", world, connections, lines))
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,7 @@ async def serve(
         say=lines.say,
         limit=connections,
     )
+    stop = _told_to_stop()
     gateway, record = grpc_gateway.Gateway(core), about.directory / "core.json"
     try:
         port = await _bound(gateway, about, address, connections)
@@ -154,7 +155,7 @@ async def serve(
         listener = door.listen()
         _write_record(record, about, port)
         print(f"core service: listening on {address.rpartition(':')[0]}:{port}", flush=True)
-        await _until_told(door.serve(listener), _ticks(core, connections))
+        await _until(stop, door.serve(listener), _ticks(core, connections))
     finally:
         record.unlink(missing_ok=True)
         core.shut_down()
@@ -170,11 +171,16 @@ async def _bound(gateway: Gateway, about: Federation, address: str, connections:
         raise StateError(address, "an address to listen on", error, move) from error
 
 
-async def _until_told(*parts: Coroutine[Any, Any, None]) -> None:
-    """Run the parts until SIGTERM or SIGINT comes, or one of them fails; then end them all."""
+def _told_to_stop() -> asyncio.Event:
+    """Return what SIGTERM and SIGINT set from now on."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _until(stop: asyncio.Event, *parts: Coroutine[Any, Any, None]) -> None:
+    """Run the parts until `stop`, or until one of them fails; then end them all."""
     tasks = [asyncio.create_task(part) for part in parts]
     told = asyncio.create_task(stop.wait())
     done, _ = await asyncio.wait([told, *tasks], return_when=asyncio.FIRST_COMPLETED)
