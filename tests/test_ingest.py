@@ -176,3 +176,21 @@ def test_closing_ends_all_patience() -> None:
     made.wants("b", 0.0)
     made.close()
     assert made.stalled(1e9) == []
+
+
+def test_a_whole_vector_rests_no_more_whoever_waits() -> None:
+    made = ingest()
+    send(made, "a", 1)
+    assert made.wants("b", 0.0) is None
+    assert made.patient_until == math.inf
+    assert made.stalled(1e9) == []
+
+
+def test_who_waits_no_longer_puts_nobody_under_pressure() -> None:
+    made = ingest()
+    made.wants("a", 0.0)
+    made.wants("b", 0.0)
+    assert made.patient_until == STALL
+    made.unwait("b")
+    assert made.patient_until == math.inf
+    made.unwait("c")
