@@ -11,10 +11,14 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
-from umbel.clients import policy
+from umbel.clients import flower_client_app, grpc_line, grpc_session, policy
+from umbel.clients.flower_launcher import SESSION
+from umbel.clients.grpc_transfer import CTX, OFFSET, RUN
 from umbel.clients.policy import Policy
-from umbel.protocol import errors, plan, shamir
+from umbel.protocol import errors, plan, replay, shamir, wire
 from umbel.protocol import journal as records
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.certificates import SIGNING_OID
@@ -23,6 +27,8 @@ from umbel.protocol.frames import Kind, frames
 from umbel.protocol.graph import parameters
 from umbel.protocol.round_table import ROUND_TABLE
 from umbel.protocol.scheme_a import Role, diagram
+from umbel.server import core_cli, core_service, flower_invitations, grpc_gateway, sessions
+from umbel.server.endings import Ending
 from umbel.simulation.drops import BOUNDARIES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -144,6 +150,87 @@ def test_the_other_vectors() -> None:
     for points in ((1, 2, 4), (3, 7, 200)):
         name = f"weights of {', '.join(map(str, points))}"
         assert said[name] == shamir.weights(np.array([points])).tobytes().hex()
+
+
+# ---- protocol.md, over the network ------------------------------------------------------------
+
+
+def test_every_message_of_the_contract_is_named() -> None:
+    for name in pb.DESCRIPTOR.message_types_by_name:
+        assert f"`{name}`" in PROTOCOL, name
+
+
+def test_the_stream_s_messages_have_the_listed_fields() -> None:
+    listed = {row[0]: row[1].split(", ") for row in rows(PROTOCOL, "### 11.2")[2:]}
+    assert set(listed) == {"Up", "Down", "Hello", "Welcome", "FetchRequest"}
+    for name, fields in listed.items():
+        message = pb.DESCRIPTOR.message_types_by_name[name]
+        assert fields == [field.name for field in message.fields], name
+
+
+def test_the_methods_and_the_metadata_are_those_of_both_ends() -> None:
+    assert f"/{grpc_gateway.SERVICE}" == grpc_line.SERVICE
+    for name in (grpc_gateway.SERVICE, RUN, CTX, OFFSET):
+        assert f"`{name}`" in PROTOCOL, name
+
+
+def test_every_ending_is_in_the_table_with_what_a_device_does() -> None:
+    listed = rows(PROTOCOL, "### 11.8")[2:]
+    assert [(row[0], row[1]) for row in listed] == [ending.value for ending in Ending]
+    final = {code.name for code in grpc_line.FOR_GOOD}
+    for status, _, _, reaction in listed[1:]:
+        known = {"gives up"} if status in final else {"tries again"}
+        if status == "FAILED_PRECONDITION":  # a line begins anew, a transfer waits for its line
+            known = {"tries again", "joins anew"}
+        assert reaction in known, status
+
+
+def test_the_limits_and_times_are_those_of_the_code() -> None:
+    options = dict(grpc_gateway.options(core_cli.CONNECTIONS))
+    own = dict(grpc_line.OPTIONS)
+    assert own["grpc.keepalive_time_ms"] == options["grpc.keepalive_time_ms"]
+    assert own["grpc.keepalive_timeout_ms"] == options["grpc.keepalive_timeout_ms"]
+    mib = wire.MAX_MESSAGE >> 20
+    expected = {
+        "one gRPC message": f"{mib} MiB + {wire.MAX_ENVELOPE - wire.MAX_MESSAGE} bytes",
+        "metadata of a call": f"{options['grpc.max_metadata_size']} bytes",
+        "connections, and sessions, of a gateway": f"{core_cli.CONNECTIONS} unless set",
+        "calls at a time on a connection": f"{grpc_gateway.STREAMS}",
+        "TLS handshake": f"{grpc_gateway.HANDSHAKE:.0f} s",
+        "first message of a stream": f"{grpc_gateway.HELLO:.0f} s",
+        "ping where nothing comes, by either side": f"every {grpc_gateway.KEEPALIVE:.0f} s",
+        "answer to a ping": f"{grpc_gateway.PING_TIMEOUT:.0f} s",
+        "unacknowledged messages": f"{replay.MAX_MESSAGES}",
+        "their bytes": f"{replay.MAX_BYTES >> 20} MiB",
+        "messages after which an ack is due": f"{replay.OWED_MESSAGES}",
+        "bytes after which an ack is due": f"{replay.OWED_BYTES >> 10} KiB",
+        "wait for a resumed stream": f"{sessions.GRACE:.0f} s",
+        "wait for a next ServerApp": f"{sessions.SUCCESSOR:.0f} s",
+        "an upload's wait for its sum": f"{core_service.PATIENCE:.0f} s",
+        "models that can be fetched": f"{core_service.MODELS}",
+        "the device's wait for its gateway": f"{grpc_session.AWAY_S:.0f} s",
+        "longest life of a session": f"{grpc_session.LONGEST_S / 3600:.0f} h",
+    }
+    assert {row[0]: row[1] for row in rows(PROTOCOL, "### 11.9")[2:]} == expected
+    assert f"less than {core_service.HIGH_WATER >> 20} MiB of events" in PROTOCOL
+
+
+def test_invitation_and_answer_have_the_listed_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    core: Any = type("Core", (), {"run": "r-1", "gateway": "localhost:1", "ca": bytes(32)})
+    inviting = flower_invitations.Invitations(cast("Any", None), {}, core, {"seed": 0})
+    invitation = inviting._message(1, cast("Any", None), b"ticket")
+    assert set(invitation.content) == {"config", flower_invitations.RECORD}
+    assert flower_invitations.RECORD == flower_client_app.INVITE == "umbel.invite"
+    record = invitation.content[flower_invitations.RECORD]
+    assert [row[0] for row in rows(PROTOCOL, "### 12.1")[2:]] == list(record)
+
+    asked = Message(RecordDict({"config": ConfigRecord()}), dst_node_id=1, message_type="train")
+    answer = flower_client_app._report(asked, grpc_session.Outcome(pb.REASON_GOODBYE)).content
+    assert list(answer) == [SESSION] == [flower_invitations.ANSWER] == ["umbel.session"]
+    listed = [name for row in rows(PROTOCOL, "### 12.3")[2:] for name in row[0].split(", ")]
+    assert listed == list(answer[SESSION])
 
 
 # ---- privacy.md --------------------------------------------------------------------------------
