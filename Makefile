@@ -2,7 +2,7 @@
 # Python >= 3.11 with venv. Environments lie in $(ENVS) and are made anew when pyproject.toml or
 # constraints.txt changes.
 #
-#   make quickstart     a small federation on real data, secure aggregation on, no torch needed
+#   make quickstart     a real federation on real data, one client killed on the way, no torch needed
 #   make test           the tests                    make check    ruff, format, mypy
 #   make proto          compile messages.proto       make mutants  remove each guard, expect red
 #   make brute          every loss at every boundary, up to 12 members (minutes)
@@ -31,7 +31,7 @@ FIND_PYTHON = for p in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 p
 .PHONY: quickstart test check proto mutants brute bench clean
 
 quickstart: $(QUICK)/stamp
-	$(QUICK)/bin/umbel simulate examples/digits
+	$(QUICK)/bin/umbel up examples/digits --drop 1
 
 test: $(TEST)/stamp
 	$(TEST)/bin/python -m pytest $(ARGS)
