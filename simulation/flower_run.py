@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from .flower_control import Control
 from .programs import private
 from .run_feed import RunFeed
-from ..protocol.errors import UmbelError
+from ..protocol import messages_pb2 as pb
+from ..protocol.errors import UmbelError, reason_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,13 +43,14 @@ class Killed:
 
     name: str
     round: int
-    """The round that was running."""
+    """The first round that went on without it; until then, the one that was running."""
     at: float
     back_s: float | None = None
     """Seconds until its SuperNode was online again."""
     again: int | None = None
     """The first round in which it was summed again."""
     offline: bool = False
+    missed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +65,10 @@ class Course:
     killed: tuple[Killed, ...]
     last_words: str
     """The last line of the ServerApp's output."""
+    refused: bool = False
+    """Whether a client said that it refused a plain message."""
+    secure: bool = False
+    """Whether every client refuses to answer plain messages."""
 
 
 @dataclass(slots=True)
@@ -125,7 +131,9 @@ class _Course:
             return
         summed = {self.names.get(node) for node in record.survivors}
         for victim in self.killed:
-            if victim.again is None and victim.back_s is not None and victim.name in summed:
+            if not victim.missed and victim.name not in summed:
+                victim.missed, victim.round = True, record.round
+            elif victim.again is None and victim.missed and victim.name in summed:
                 victim.again = record.round
                 self.shown.say(f"{victim.name} takes part again, in round {record.round}")
         if not self.killed and self.plan.drop and record.phase == "train":
@@ -195,8 +203,15 @@ def _follow(up: FlowerUp, plan: UpPlan, shown: Shown, run_id: int) -> Course:
             shown.output(output.new())
         return Course(
             flower_run=run_id, state=state, run=feed.run, records=tuple(feed.records),
-            killed=tuple(course.killed), last_words=last,
+            killed=tuple(course.killed), last_words=last, secure=plan.secure,
+            refused=feed.run is None and _refused(up),
         )  # fmt: skip
+
+
+def _refused(up: FlowerUp) -> bool:
+    """Tell whether a device's own log says that it refused plain messages."""
+    said = reason_text(pb.REASON_PLAIN_REFUSED).encode()
+    return any(said in up.supervisor.log(n.name).read_bytes() for n in up.federation.nodes)
 
 
 def _poll(feed: RunFeed, course: _Course, shown: Shown) -> None:

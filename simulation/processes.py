@@ -18,6 +18,7 @@ import fcntl
 import json
 import os
 import secrets
+import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -191,6 +192,10 @@ class Supervisor:
 
     def kill(self, name: str) -> None:
         """End a program and everything it started with SIGKILL, as a power cut would."""
+        run = self._runs[name]
+        if not run.has_ended():  # its own session first, at one stroke
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
         tree.kill(tree.family(self._mark, [name]))
 
     def close(self) -> None:

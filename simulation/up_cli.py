@@ -105,7 +105,8 @@ def _run(plan: UpPlan, name: str, *, keep: bool, form: Format) -> None:
             _keep(federation, screen, name)
         else:
             screen.say("ending every process")
-    failure = up_report.failure_of(course, federation.supervisor.log(SERVERAPP))
+    log = federation.supervisor.log(SERVERAPP)
+    failure = up_report.failure_of(course, log)
     if failure is not None:
         raise failure
 

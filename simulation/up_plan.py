@@ -2,8 +2,9 @@
 
 A setting that the app declares in its run-config goes to Flower with the run, as `flwr run -c`
 would send it. Any other must be one of server/run_config.py and reaches the ServerApp by its
-environment. An app that says nothing in `[tool.umbel]` is a plain Flower app: its settings are its
-own, and its rounds are counted by nobody here.
+environment. An app that says nothing in `[tool.umbel]` is Flower's own kind. In a plain run its
+settings are its own and its rounds are counted by nobody here; in a secure one it must be wrapped
+(`umbel.secure`, `umbel.train`), and `umbel.train` is told how many clients there are.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class UpPlan:
     drop: int
     secure: bool
     umbel: bool
-    """Whether the app says anything in `[tool.umbel]`."""
+    """Whether the app says anything in `[tool.umbel]`: its ServerApp waits for its clients."""
     config: Mapping[str, Value]
     """Overrides of the app's own run-config."""
     settings: Mapping[str, Value]
@@ -78,9 +79,9 @@ def plan_up(app: Path, asked: Asked) -> UpPlan:
     config = {key: value for key, value in given.items() if key in declared}
     rest = {key: value for key, value in given.items() if key not in declared}
     rounds = 0
-    if ours:
+    if ours or asked.secure:
         rest = {"rejoin": REJOIN_S, **rest, "clients": edge + gpu}
-        merged = {**declared, **own, **config}
+        merged = {**declared, **own, **config} if ours else _rounds_of({**declared, **config})
         merged.pop("task", None)
         table, extra = tables(merged, rest)
         checked = run_settings(table, extra, run="run", secure=asked.secure)
@@ -123,6 +124,12 @@ def _check_size(clients: int, least: int, rounds: int, asked: Asked) -> None:
     if not 0 <= asked.drop <= bears:
         move = "more clients bear more losses"
         raise SettingsError("--drop", f"0 to {bears} of {clients} clients", asked.drop, move)
+
+
+def _rounds_of(settings: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the number of rounds of an app that names it as Flower's apps do."""
+    found = next((settings[key] for key in _ROUNDS if key in settings), None)
+    return {} if found is None else {_ROUNDS[0]: found}
 
 
 def _rounds_key(declared: Mapping[str, Value], *, ours: bool) -> str:

@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from . import report
 from .federation import Result
-from ..protocol.errors import RoundFailed, StateError, UmbelError
+from ..protocol.errors import RoundFailed, SettingsError, StateError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .dev_federation import Node
     from .flower_run import Course, Killed
+    from ..protocol.errors import UmbelError
 
 PLAIN_APP = "off (plain Flower messages, which the server reads)"
+REFUSED = "required, and this app is plain: no client answered it"
 
 
 def result_of(course: Course, nodes: tuple[Node, ...], home: Path) -> Result | None:
@@ -34,8 +36,13 @@ def result_of(course: Course, nodes: tuple[Node, ...], home: Path) -> Result | N
 def failure_of(course: Course, log: Path) -> UmbelError | None:
     """Return why a run did not complete; None if it did.
 
-    A round that failed is the run's own end; anything else stands in the ServerApp's output.
+    A round that failed is the run's own end; anything else stands in the ServerApp's output. Where
+    secure aggregation is required, an app of plain messages may complete, and nobody trained.
     """
+    if _unanswered(course):
+        expected = "umbel.train in the ServerApp and umbel.secure in the ClientApp"
+        move = "see docs/flower-apps.md, or say --secure off"
+        return SettingsError(f"run {course.flower_run}", expected, "an app of plain Flower", move)
     if course.state.outcome == "completed":
         return None
     last = course.records[-1] if course.records else None
@@ -48,17 +55,27 @@ def failure_of(course: Course, log: Path) -> UmbelError | None:
     )
 
 
+def _unanswered(course: Course) -> bool:
+    """Tell whether the app's messages were plain ones, which every client had to refuse."""
+    plain = course.refused or course.state.outcome == "completed"
+    return course.run is None and course.secure and plain
+
+
 def summary(result: Result | None, course: Course, nodes: tuple[Node, ...]) -> str:
     """Return what is said at the end."""
     lines = [] if result is None else [report.summary(result)]
     if result is None:
         lines.append(f"run: {course.flower_run} ({course.state.outcome})")
-        lines.append(f"secure aggregation: {PLAIN_APP}")
+        lines.append(f"secure aggregation: {_without_record(course)}")
     else:
         names = ", ".join(f"{index} {node.name}" for index, node in enumerate(nodes))
         lines.append(f"clients: {names}")
     lines += [_fate(victim) for victim in course.killed]
     return "\n".join(lines)
+
+
+def _without_record(course: Course) -> str:
+    return REFUSED if _unanswered(course) else PLAIN_APP
 
 
 def _fate(victim: Killed) -> str:
@@ -72,7 +89,9 @@ def _fate(victim: Killed) -> str:
 
 def as_json(result: Result | None, course: Course, nodes: tuple[Node, ...]) -> dict[str, Any]:
     """Return the same for programs."""
-    about: dict[str, Any] = {"security": PLAIN_APP} if result is None else report.as_json(result)
+    about: dict[str, Any] = {"security": _without_record(course)}
+    if result is not None:
+        about = report.as_json(result)
     return about | {
         "flower_run": str(course.flower_run),
         "outcome": course.state.outcome,

@@ -81,7 +81,8 @@ def test_a_secure_run_in_which_a_client_dies_and_returns(home: Path) -> None:
     assert answer["security"] == "on (development CA)"
     assert answer["outcome"] == "completed"
     (victim,) = answer["killed"]
-    assert (victim["name"], victim["round"], victim["again"]) == ("edge-4", 2, 4)
+    assert (victim["name"], victim["again"]) == ("edge-4", 4)
+    assert 2 <= victim["round"] <= 3
     assert victim["back_s"] < 10
     dead = answer["clients"]["edge-4"]
     rounds = [r for r in answer["rounds"] if r["outcome"] == "finished"]

@@ -76,6 +76,14 @@ def test_a_plain_app_has_its_own_names(tmp_path: Path) -> None:
     assert (plan.config, plan.settings, plan.rounds) == ({"num-server-rounds": 4}, {}, 0)
 
 
+def test_a_wrapped_app_is_told_how_many_clients_there_are(tmp_path: Path) -> None:
+    app = _app(tmp_path, "num-server-rounds = 2", own="")
+    plan = plan_up(app, Asked(edge=5, rounds=4, drop=1, settings=(("trip", 9.0),)))
+    assert plan.config == {"num-server-rounds": 4}
+    assert plan.settings == {"clients": 5, "rejoin": 30.0, "trip": 9.0}
+    assert (plan.umbel, plan.rounds) == (False, 5)
+
+
 @pytest.mark.parametrize(
     ("own", "asked", "said"),
     [
@@ -88,9 +96,11 @@ def test_a_plain_app_has_its_own_names(tmp_path: Path) -> None:
         ('task = "a.b:C"', Asked(edge=5, drop=2), "--drop: expected 0 to 1 of 5 clients, got 2"),
         ('task = "a.b:C"', Asked(edge=4, drop=1), "--drop: expected 0 to 0 of 4 clients, got 1"),
         ('task = "a.b:C"', Asked(drop=1, rounds=2), "--drop: expected 3 or more rounds"),
-        ("", Asked(settings=(("lr", 1.0),)), "a key that the app declares: nothing"),
+        ("", Asked(secure=False, settings=(("lr", 1.0),)), "a key that the app declares: nothing"),
         ("", Asked(rounds=3), "--rounds"),
-        ("", Asked(drop=1), "--drop"),
+        ("", Asked(drop=1, secure=False), "--drop"),
+        ("", Asked(settings=(("colour", 1),)), "run-config.*colour"),
+        ("", Asked(edge=2), "--edge: expected 3 or more clients in all, got 2"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_starts(

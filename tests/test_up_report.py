@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from umbel.protocol.errors import RoundFailed, StateError
+import pytest
+
+from umbel.protocol.errors import RoundFailed, SettingsError, StateError
 from umbel.server.ledger import RoundRecord, RunRecord
 from umbel.simulation import up_report
 from umbel.simulation.dev_federation import Node
@@ -98,3 +100,20 @@ def test_any_other_failure_names_the_log() -> None:
     assert isinstance(error, StateError)
     assert "failed: KeyError: 'lr'" in str(error)
     assert str(error).endswith("/x.log")
+
+
+@pytest.mark.parametrize(("outcome", "refused"), [("completed", False), ("failed", True)])
+def test_a_plain_app_that_no_client_answered_is_no_success(outcome: str, refused: bool) -> None:
+    state = RunState("finished", outcome, "")
+    course = _course(run=None, records=(), secure=True, refused=refused, state=state)
+    assert "required" in up_report.summary(None, course, NODES)
+    assert up_report.as_json(None, course, NODES)["security"].startswith("required")
+    error = up_report.failure_of(course, HOME)
+    assert isinstance(error, SettingsError)
+    assert "docs/flower-apps.md" in str(error)
+
+
+def test_a_wrapped_app_that_fails_before_its_record_is_not_called_plain() -> None:
+    failed = RunState("finished", "failed", "")
+    course = _course(run=None, records=(), secure=True, state=failed)
+    assert isinstance(up_report.failure_of(course, HOME), StateError)
