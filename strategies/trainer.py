@@ -176,7 +176,8 @@ class TaskTrainer:
         """Build the model; `make` returns what trains it."""
         self.task = task
         self._engine = make(task, task.model())
-        self._metrics = task.declarations()
+        # Sums become means by `examples`, so it is among the metrics whatever the task declares.
+        self._metrics = {"examples": EXAMPLES, **task.declarations()}
         self._forms = _forms(self._engine.arrays())
 
     def arrays(self, seed: int = 0) -> dict[str, NDArray[Any]]:
@@ -222,8 +223,8 @@ class TaskTrainer:
         if data is None:
             return {}
         self._load(arrays)
-        sums = checked(self.task.evaluate(self._engine.model, data), self._metrics)
-        examples = float(sums.pop("examples", self._engine.count(data)))
+        sums = self._sums(data)
+        examples = float(sums.pop("examples"))
         means = {name: value / examples for name, value in sums.items()}
         if "correct" in means:
             means["accuracy"] = means.pop("correct")
@@ -252,9 +253,12 @@ class TaskTrainer:
 
     def _evaluated(self, data: Any) -> dict[str, int | float]:
         """Return the task's metrics of the loaded model, under `eval.`."""
-        return _prefixed(
-            "eval", checked(self.task.evaluate(self._engine.model, data), self._metrics)
-        )
+        return _prefixed("eval", self._sums(data))
+
+    def _sums(self, data: Any) -> dict[str, int | float]:
+        """Return what the task measures over `data`, and over how many examples."""
+        found = self.task.evaluate(self._engine.model, data)
+        return checked({"examples": self._engine.count(data), **found}, self._metrics)
 
 
 def differences(

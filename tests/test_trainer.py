@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import Refused, SettingsError
+from umbel.server.outcome import means
 from umbel.strategies.metrics import Metrics, Sum
 from umbel.strategies.numpy_models import MLP
 from umbel.strategies.optimizers import SGD, Adam
@@ -166,6 +167,23 @@ def test_declared_names_by_phase() -> None:
         "train.loss": 24,
     }
     assert set(trainer.declared("evaluate")) == {"eval.examples", "eval.loss", "eval.correct"}
+
+
+def test_a_metric_of_ones_own_comes_with_the_number_of_its_examples() -> None:
+    """Without it the server would have a sum and nothing to divide it by."""
+
+    class Depth(Points):
+        metrics = {"depth": Sum(100.0)}  # noqa: RUF012
+
+        def evaluate(self, model: Any, data: Any) -> Metrics:
+            return Metrics(depth=2.5 * len(data[1]))
+
+    trainer = load(Depth())
+    assert trainer.declared("evaluate") == {"eval.examples": 0, "eval.depth": 24}
+    sums = trainer.evaluate(trainer.arrays(), SITE).metrics
+    assert sums == {"eval.examples": 20, "eval.depth": 50.0}
+    assert means(sums) == {"eval.examples": 20.0, "eval.depth": 2.5}
+    assert trainer.test(trainer.arrays()) == {"depth": 2.5}
 
 
 def test_test_metrics_are_means() -> None:
