@@ -18,6 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
 from . import registry
 from .coordinator import Coordinator
 from .core_client import CoreClient
@@ -63,11 +66,16 @@ class Result:
     """What a run leaves."""
 
     run: str
-    arrays: dict[str, NDArray[Any]] = field(repr=False)
-    """The last model."""
+    model: dict[str, NDArray[Any]] = field(repr=False)
+    """The last model, arrays by name."""
     records: tuple[RoundRecord, ...]
     path: Path
     """The run's directory."""
+
+    @property
+    def arrays(self) -> ArrayRecord:
+        """The last model, as Flower's strategies return theirs."""
+        return ArrayRecord({name: Array(array) for name, array in self.model.items()})
 
 
 class Learned(NamedTuple):
@@ -84,7 +92,7 @@ def train(
     strategy: FedAvg,
     *,
     task: Task | None = None,
-    initial_arrays: Mapping[str, NDArray[Any]] | None = None,
+    initial_arrays: ArrayRecord | Mapping[str, NDArray[Any]] | None = None,
     metrics: Mapping[str, Sum | Count] | None = None,
     evaluate: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None = None,
     config: Mapping[str, Value] | None = None,
@@ -95,7 +103,8 @@ def train(
         grid: Flower's, as a ServerApp gets it.
         strategy: Whose server step is taken.
         task: What is learned; it gives initial model, metrics and the server's test. Or:
-        initial_arrays: Named arrays of the initial model, for a wrapped Flower app.
+        initial_arrays: Named arrays of the initial model, for a wrapped Flower app; Flower's
+            record of them, or plain arrays by name.
         metrics: What the wrapped app's clients return, with their bounds.
         evaluate: The server's own test of a model, means by name.
         config: Settings of the run by key (server/run_config.py), as Flower's run-config.
@@ -106,7 +115,8 @@ def train(
         StateError: The core service or the run's directory cannot be used.
     """
     table, rest = tables({**(config or {}), **_given()}, {})
-    learned = _learned(task, initial_arrays, metrics, evaluate, int(table["seed"]))
+    initial = None if initial_arrays is None else _plain(initial_arrays)
+    learned = _learned(task, initial, metrics, evaluate, int(table["seed"]))
     run = os.environ.get(RUN) or new_run_id(grid.run.fab_id.rpartition("/")[2])
     secure = os.environ.get(PLAIN, "on") != "off"
     settings = run_settings(table, rest, run=run, secure=secure)
@@ -147,7 +157,7 @@ def _run(
         if failure is not None:
             raise failure
         model = {name: array.copy() for name, array in coordinator.model.items()}
-        return Result(run=settings.run, arrays=model, records=tuple(records), path=directory.path)
+        return Result(run=settings.run, model=model, records=tuple(records), path=directory.path)
 
 
 def _drive(
@@ -192,6 +202,14 @@ def _learned(
         raise SettingsError("umbel.train", "a task, or initial_arrays", None)
     bits = {phase: fractional_bits(of) for phase, of in of_app(metrics or {}).items()}
     return Learned(arrays, bits, evaluate)
+
+
+def _plain(arrays: ArrayRecord | Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a record of Flower's, or of a mapping, by name."""
+    return {
+        name: array.numpy() if isinstance(array, Array) else np.asarray(array)
+        for name, array in arrays.items()
+    }
 
 
 def _given() -> dict[str, Value]:

@@ -1,0 +1,1 @@
+"""Handwritten digits, learned together by softmax regression."""
