@@ -202,7 +202,12 @@ class IdleFederation:
         self._say(f"{loop}: {rounds} rounds of {params} parameters")
         times = self.home / _TIMES
         times.unlink(missing_ok=True)
-        wanted = {"loop": loop, "clients": self.clients, "rounds": rounds + 1, "params": params}
+        wanted: dict[str, int | str] = {
+            "loop": loop,
+            "clients": self.clients,
+            "rounds": rounds + 1,
+            "params": params,
+        }
         run = self._up.submit(wanted)
         until = time.monotonic() + LONGEST_S
         while not (state := self._up.control.run(run)).over and time.monotonic() < until:
