@@ -35,7 +35,7 @@ def test_a_whole_vector_is_folded_once() -> None:
     made = ingest()
     send(made, "a", 1)
     assert made.digest("a") == hashlib.sha256(b"\x01" * SIZE).digest()
-    assert len(made.folded) == 0
+    assert list(made.folded) == []
     made.fold("a")
     assert made.folded == ("a",)
     send(made, "b", 2)
