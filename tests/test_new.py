@@ -64,14 +64,22 @@ def test_the_task_learns_its_made_up_data(
     assert trainer.test(arrays)["accuracy"] > 0.9
 
 
-def test_the_client_app_answers_flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("plain", [True, False])
+def test_the_client_app_answers_flower_where_its_device_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
     flwr = pytest.importorskip("flwr.app")
     identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
     for field in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(identity, field, 1)
-    folder = create("answers", Kind.NUMPY, tmp_path)
-    module = _module(folder, "answers.client_app", monkeypatch)
-    sent = {k: flwr.Array(v) for k, v in module.trainer.arrays().items()}
+    monkeypatch.setenv("UMBEL_HOME", str(tmp_path))
+    if plain:
+        (tmp_path / "policy.toml").write_text("[secure]\nrequired = false\n")
+    name = f"answers_{plain}".lower()
+    folder = create(name, Kind.NUMPY, tmp_path)
+    app = _module(folder, f"{name}.client_app", monkeypatch).app
+    task: Task = importlib.import_module(f"{name}.task").task
+    sent = {k: flwr.Array(v) for k, v in load(task).arrays(seed=0).items()}
     context = flwr.Context(
         run_id=1,
         node_id=2,
@@ -83,9 +91,20 @@ def test_the_client_app_answers_flower(tmp_path: Path, monkeypatch: pytest.Monke
         content = flwr.RecordDict(
             {"arrays": flwr.ArrayRecord(sent), "config": flwr.ConfigRecord({"server-round": 1})}
         )
-        answer = module.app(flwr.Message(content, dst_node_id=2, message_type=kind), context)
-        assert answer.content["metrics"]["num-examples"] == 120
-        assert ("arrays" in answer.content) == (kind == "train")
+        answer = app(flwr.Message(content, dst_node_id=2, message_type=kind), context)
+        if plain:
+            assert answer.content["metrics"]["num-examples"] == 120
+            assert ("arrays" in answer.content) == (kind == "train")
+        else:
+            assert answer.error.reason == "plain refused"
+
+
+def test_the_server_app_is_one_that_flower_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = pytest.importorskip("flwr.serverapp").ServerApp
+    folder = create("serves", Kind.NUMPY, tmp_path)
+    assert isinstance(_module(folder, "serves.server_app", monkeypatch).app, server)
 
 
 @pytest.mark.parametrize(
