@@ -6,8 +6,8 @@
     evaluation   sums over each rank's share of the examples, added up
 
 DDP (Li et al. 2020, PyTorch Distributed) divides the sum of the ranks' gradients by their number,
-so each loss is weighted by `ranks * rows(rank)/rows(batch)`. A rank without rows takes part with a
-loss of zero. Only tensors travel between ranks: object collectives would pickle.
+so each loss is weighted by `ranks * rows(rank)/rows(batch)`. A rank without rows takes part with
+rank 0's and a weight of zero. Only tensors travel between ranks: object collectives would pickle.
 
 What draws from a batch as a whole is as everywhere under DDP: Dropout has a stream for each rank,
 BatchNorm sees one rank's rows (never a single one where the batch has more) and rank 0's running
@@ -183,10 +183,8 @@ class _BatchLoss(torch.nn.Module):
         self.model = engine.model
         self._engine = engine
 
-    def forward(self, batch: Any, anchor: torch.nn.Parameter) -> torch.Tensor:
-        """Return the mean loss of this rank's rows; of none, a zero that depends on `anchor`."""
-        if batch is None:
-            return anchor.flatten()[:0].sum()
+    def forward(self, batch: Any) -> torch.Tensor:
+        """Return the mean loss."""
         return self._engine._loss(batch)
 
 
@@ -205,7 +203,6 @@ class GroupEngine(TorchEngine):
         self._group = group
         # One row has no variance: BatchNorm refuses it.
         self._least = 2 if any(isinstance(m, _BatchNorm) for m in model.modules()) else 1
-        self._wanted = [p for p in model.parameters() if p.requires_grad]
         if group.rank:
             self.noise = f"torch rank {group.rank}"
 
@@ -216,7 +213,6 @@ class GroupEngine(TorchEngine):
         three and more are rounded in the buckets' order. So a warm group and a new one agree.
         """
         group = self._group
-        self._anchor = self._wanted[0]
         with group.unbroken():
             with group.collective():
                 self._ddp = DistributedDataParallel(
@@ -233,13 +229,13 @@ class GroupEngine(TorchEngine):
         group = self._group
         start, stop = rows_of(group.rank, group.ranks, len(rows), self._least)
         own = stop - start
-        batch = self._batch(data, rows[start:stop]) if own else None
+        if not own:  # a parameter that rank 0 leaves unused must be unused here too
+            start, stop = rows_of(0, group.ranks, len(rows), self._least)
+        batch = self._batch(data, rows[start:stop])
         with group.collective():
-            loss: torch.Tensor = self._ddp(batch, self._anchor)
+            loss: torch.Tensor = self._ddp(batch)
             weighted = loss * (group.ranks * own / len(rows))
             weighted.backward()  # type: ignore[no-untyped-call]
-        # A parameter that no rank used has no gradient, and an empty share must not give it one.
-        self._anchor = next((p for p in self._wanted if p.grad is not None), self._anchor)
         return loss.detach() * own
 
 
