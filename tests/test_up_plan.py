@@ -92,7 +92,7 @@ def test_a_wrapped_app_is_told_how_many_clients_there_are(tmp_path: Path) -> Non
         ('task = "a.b:C"', Asked(edge=2), "--edge: expected 3 or more clients in all, got 2"),
         ('task = "a.b:C"', Asked(edge=0, gpu=0), "--edge: expected 1 or more"),
         ('task = "a.b:C"', Asked(edge=-1, gpu=4), "--edge: expected 1 or more"),
-        # Scheme A's own numbers: five members bear one loss, four none (S 2.1).
+        # Scheme A's own numbers: five members bear one loss, four none.
         ('task = "a.b:C"', Asked(edge=5, drop=2), "--drop: expected 0 to 1 of 5 clients, got 2"),
         ('task = "a.b:C"', Asked(edge=4, drop=1), "--drop: expected 0 to 0 of 4 clients, got 1"),
         ('task = "a.b:C"', Asked(drop=1, rounds=2), "--drop: expected 3 or more rounds"),
