@@ -17,6 +17,7 @@ from umbel.simulation.link import Link
 from umbel.tests.rounds import Fixed, Stage, Still, cast, matches, policy, settings
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from umbel.clients.session import Upload
@@ -59,6 +60,25 @@ def test_the_deadline_freezes_a_roster_without_those_who_are_silent(tmp_path: Pa
         assert stage.link.clock.now() == 30.0
         assert stage.indices(stage.records[0].roster) == (1, 2, 4)
         matches(stage, 1, (1, 2, 4), 3)
+
+
+def test_a_round_that_is_held_starts_when_it_may_with_who_came_back(tmp_path: Path) -> None:
+    with Stage(tmp_path, 5, settings(rounds=2), drops=[Drop("start", (2,), 1)]) as stage:
+        asked: list[tuple[int, int]] = []
+
+        def ready(number: int, nodes: Collection[str], _now: float) -> bool:
+            asked.append((number, len(nodes)))
+            if asked.count((2, 4)) == 3:
+                stage.link._lost.clear()
+                stage.again(2)
+            return number == 1 or len(nodes) == 5
+
+        object.__setattr__(stage.coordinator._around, "ready", ready)
+        stage.play()
+        # Before the first round, four times before the second, and before no attempt again.
+        assert asked[:5] == [(1, 5), (2, 4), (2, 4), (2, 4), (2, 5)]
+        assert stage.outcomes() == [(1, 0, "finished", 4), (2, 0, "finished", 5)]
+        assert stage.indices(stage.records[1].survivors) == (0, 1, 2, 3, 4)
 
 
 def test_a_node_that_joins_again_leaves_the_attempt_and_is_in_the_next(tmp_path: Path) -> None:
