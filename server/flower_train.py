@@ -29,6 +29,7 @@ from .rejoin import Rejoin
 from .run_config import Value, new_run_id, run_settings, tables
 from .run_directory import RunDirectory
 from .surroundings import Surroundings
+from .write_behind import WriteBehind
 from ..protocol.errors import SettingsError, TooFewMembers
 from ..strategies.metrics import fractional_bits, of_app
 from ..strategies.places import umbel_home
@@ -127,24 +128,23 @@ def _run(
     grid: Grid, strategy: FedAvg, settings: RunSettings, learned: Learned, clients: int
 ) -> Result:
     """Open the core and the run's directory, and go through the rounds."""
-    federation, security = _federation(), SECURITY[settings.scheme]
+    federation = _federation()
     records: list[RoundRecord] = []
     with (
         CoreClient.open(federation, settings.run, settings.scheme) as core,
         RunDirectory.create(umbel_home(), settings.run) as directory,
+        WriteBehind(directory) as disk,
     ):
-        created = _now().isoformat(timespec="seconds")
-        described = _described(settings) | {"flower-run": str(grid.run.run_id)}
-        directory.ledger.create_run(settings.run, created, described, security)
+        _describe(directory, settings, str(grid.run.run_id))
         around = Surroundings(
             verifier=core.verifier,
             ca=core.ca,
             app=bytes.fromhex(grid.run.fab_hash) if grid.run.fab_hash else bytes(32),
-            directory=directory,
+            directory=disk,
             post=core.post,
             wall=_now,
             test=learned.test,
-            observe=records.append,
+            observe=lambda record: disk.later(records.append, record),
             ready=Rejoin(settings.rounds, settings.rejoin),
             publish=core.publish,
             traffic=core.traffic,
@@ -152,7 +152,8 @@ def _run(
         )
         coordinator = Coordinator(settings, learned.model, learned.metrics, strategy.rule, around)
         invitations = Invitations(grid, registry.read(federation), core, settings.config)
-        failure = _drive(coordinator, core, invitations, clients)
+        failure = _drive(coordinator, core, invitations, clients, disk.check)
+        disk.flush()
         core.goodbye()
         if failure is not None:
             raise failure
@@ -160,10 +161,24 @@ def _run(
         return Result(run=settings.run, model=model, records=tuple(records), path=directory.path)
 
 
+def _describe(directory: RunDirectory, settings: RunSettings, flower_run: str) -> None:
+    """Write who the run is."""
+    created = _now().isoformat(timespec="seconds")
+    described = _described(settings) | {"flower-run": flower_run}
+    directory.ledger.create_run(settings.run, created, described, SECURITY[settings.scheme])
+
+
 def _drive(
-    coordinator: Coordinator, core: CoreClient, invitations: Invitations, clients: int
+    coordinator: Coordinator,
+    core: CoreClient,
+    invitations: Invitations,
+    clients: int,
+    check: Callable[[], None],
 ) -> RoundFailed | None:
-    """Hand events to the coordinator until the run is over; return why it failed, if it did."""
+    """Hand events to the coordinator until the run is over; return why it failed, if it did.
+
+    `check` is asked again and again, and raises where the disk has failed.
+    """
     began, started = time.monotonic(), False
     least = coordinator.settings.params.min_members
     while not coordinator.done:
@@ -171,6 +186,7 @@ def _drive(
         invitations.step(frozenset(coordinator.nodes), now)
         for event in core.events(POLL_S):
             event.give(coordinator, time.monotonic())
+        check()
         now = time.monotonic()
         if not started:
             here = len(coordinator.nodes)

@@ -114,7 +114,7 @@ class Event:
 
 
 class Ledger:
-    """The open file. One process writes; any number may read."""
+    """The open file. One process writes, one thread at a time; any number may read."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Open `path`; unless `read_only`, it is created (0600) when it is absent.
@@ -130,7 +130,9 @@ class Ledger:
             if new:
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
-            self._db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10.0)
+            self._db = sqlite3.connect(
+                uri, uri=True, isolation_level=None, timeout=10.0, check_same_thread=False
+            )
             try:
                 self._prepare(new=new, read_only=read_only)
             except BaseException:

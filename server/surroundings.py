@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -13,8 +13,53 @@ if TYPE_CHECKING:
 
     from .ingest import OpenIntake
     from .ledger import RoundRecord
-    from .run_directory import RunDirectory
+    from ..protocol.manifest import Manifest
     from ..protocol.verification import Verifier
+
+
+class Entries(Protocol):
+    """Takes what a ledger keeps (ledger.py)."""
+
+    def commit_round(self, record: RoundRecord, /) -> None:
+        """Append the outcome of an attempt."""
+
+    def event(
+        self,
+        kind: str,
+        /,
+        *,
+        round: int,  # noqa: A002 - the column's name
+        attempt: int,
+        node: str,
+        code: str,
+        at: str,
+    ) -> None:
+        """Append an event."""
+
+
+class Rounds(Protocol):
+    """Takes what a run's directory keeps: the directory itself, or a thread that writes to it."""
+
+    @property
+    def ledger(self) -> Entries:
+        """The run's ledger."""
+
+    def write_round(
+        self,
+        n: int,
+        arrays: Mapping[str, NDArray[Any]],
+        manifest: Manifest,
+        digest: bytes,
+        extra: Mapping[str, Any],
+        /,
+    ) -> object:
+        """Write the model of a round; it is not committed yet."""
+
+    def prune(self, best: int | None, /) -> object:
+        """Remove the rounds that are not kept."""
+
+    def latest(self) -> int | None:
+        """Return the newest committed round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +71,7 @@ class Surroundings:
     """SHA-256 of the CA certificate's DER."""
     app: bytes = bytes(32)
     """SHA-256 of the app bundle; zeros outside Flower."""
-    directory: RunDirectory
+    directory: Rounds
     """Where rounds and ledger are written; the ledger has the run already."""
     post: Callable[[str, bytes], None]
     """Sends bytes to a node."""
@@ -41,7 +86,7 @@ class Surroundings:
     slots: int = 1
     """Uploads in flight at once, where the core is in this process."""
     publish: Callable[[bytes, bytearray], None] = lambda _digest, _packed: None
-    """Takes every model that members may fetch, with its digest, once it is on disk."""
+    """Takes every model that members may fetch, with its digest, after `directory` took it."""
     traffic: Callable[[], tuple[int, int]] | None = None
     """Bytes up and down since the last call, where a gateway elsewhere counts them."""
     intake: OpenIntake | None = None
