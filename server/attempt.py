@@ -66,7 +66,7 @@ class Attempt:
         self._intake: Intake | None = None
         self._gone: set[str] = set()
         self._ready: list[str] = []
-        self._answered: set[str] = set()
+        self._waiting = set(plan.cohort)  # whose answer this phase waits for
         self._headers: dict[str, pb.MaskedHeader] = {}
         self._refusals: Counter[str] = Counter()
         self._entered = self._now = now
@@ -204,6 +204,7 @@ class Attempt:
         if self.plan.secure:
             self._server.keys(self.plan.cohort[node].member, message.keys)
         self._ready.append(node)
+        self._waiting.discard(node)
 
     def _answer(self, node: str, body: str, message: pb.ToServer) -> None:
         member = bytes.fromhex(node)
@@ -213,7 +214,7 @@ class Attempt:
             self._server.vote(member, message.vote)
         else:
             self._server.release(member, message.release)
-        self._answered.add(node)
+        self._waiting.discard(node)
 
     def _header(self, node: str, masked: pb.Masked) -> None:
         if self.phase is not P.SUMMING:
@@ -243,7 +244,7 @@ class Attempt:
         else:
             intake.check(node)
         intake.fold(node)
-        self._answered.add(node)
+        self._waiting.discard(node)
 
     # -- going on ---------------------------------------------------------------------------
 
@@ -257,15 +258,8 @@ class Attempt:
         """What the messages of this attempt are bound to: ctx0, and ctx once there is one."""
         return self._server.ctx0, self.ctx
 
-    def _expected(self) -> set[str]:
-        """Return the members whose answer this phase waits for."""
-        if self.phase is P.INVITING:
-            return set(self.plan.cohort) - self._gone - set(self._ready)
-        u2 = {member.hex() for member in self._server.ids(self._server.u2)}
-        return set(self.survivors or u2 or self.roster) - self._gone - self._answered
-
     def _may_go_on(self, now: float) -> bool:
-        if now >= self._deadline or not self._expected():
+        if now >= self._deadline or not self._waiting:
             return True
         if self.phase is P.INVITING:
             return len(self._ready) >= self.plan.needed
@@ -302,9 +296,6 @@ class Attempt:
 
     def _freeze(self, now: float) -> None:
         """Freeze the roster with those who are ready; the others are let go."""
-        for node in self._gone & set(self._ready):
-            self._ready.remove(node)
-            self._server.drop(bytes.fromhex(node))
         n, params = len(self._ready), self.plan.params
         if n < params.min_members:
             raise TooFewMembers(f"{n} members are ready, at least {params.min_members} are needed")
@@ -373,6 +364,10 @@ class Attempt:
 
     def _leave(self, node: str) -> None:
         self._gone.add(node)
+        self._waiting.discard(node)
+        if self.phase is P.INVITING and node in self._ready:  # one less that counts as ready
+            self._ready.remove(node)
+            self._server.drop(bytes.fromhex(node))
         if self._intake is not None:
             self._intake.discard(node)
 
@@ -381,7 +376,8 @@ class Attempt:
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._entered
         self.phase = moved(self.phase, event)
         self._entered, self._deadline = now, now + self.plan.trip
-        self._answered.clear()
+        u2 = [member.hex() for member in self._server.ids(self._server.u2)]
+        self._waiting = set(self.survivors or u2 or self.roster) - self._gone
 
     def _end(self) -> None:
         """Close the attempt for everybody who is still in it, and give the sum back."""

@@ -11,6 +11,7 @@ import pytest
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import BadCertificate, PeerError, StateError
 from umbel.protocol.frames import HEADER, PAYLOAD, Kind, frames
+from umbel.server.cohort import select
 from umbel.server.run_directory import RunDirectory
 from umbel.simulation.drops import Drop
 from umbel.simulation.link import Link
@@ -51,6 +52,18 @@ def test_more_are_invited_than_needed_and_the_first_to_be_ready_form_the_roster(
         assert [len(r.roster) for r in stage.records] == [4, 4, 4]
         assert stage.outcomes() == [(n, 0, "finished", 4) for n in (1, 2, 3)]
         assert stage.told("expelled") == stage.told("refused") == stage.told("lost") == []
+
+
+def test_who_is_lost_after_it_was_ready_does_not_count_as_ready(tmp_path: Path) -> None:
+    run = settings(cohort=4, dropout=0.3)
+    nodes = [player.node for player in cast().players[:6]]
+    first = select(nodes, 6, seed=run.seed, round=1, attempt=0)[:2]
+    lost = tuple(nodes.index(node) for node in first)
+    with Stage(tmp_path, 6, run, drops=[Drop("keys", lost, 1)]) as stage:
+        stage.play()
+        others = tuple(i for i in range(6) if i not in lost)
+        assert tuple(sorted(stage.indices(stage.records[0].roster))) == others
+        assert stage.outcomes() == [(1, 0, "finished", 4)]
 
 
 def test_the_deadline_freezes_a_roster_without_those_who_are_silent(tmp_path: Path) -> None:
