@@ -1,1 +1,15 @@
-"""Floor 2: one device's work: session, policy, journal, local training."""
+"""Floor 2: one device's work: session, policy, journal, local training.
+
+The session  session.py decides, one attempt after another; update.py makes the message out of a
+             training. policy.py is what this device agrees to and policy_file.py the strict file
+             it stands in, journal.py what it must not forget, device_files.py its directory:
+             identity, pinned root, gateway.
+The line     grpc_session.py carries out what the session decides: grpc_line.py keeps the stream
+             up, grpc_transfer.py sends vectors and fetches models.
+Over Flower  flower_launcher.py checks a bundle before a line of it runs; flower_client_app.py
+             answers an invitation by a session, flower_trainer.py calls a wrapped app's
+             functions, flower_node.py frees a killed node's key.
+User code    child.py runs it in one process, worker.py, over pipe.py; app_source.py is the name
+             by which that process finds it. trainers.py chooses between a child and a group:
+             torch_ddp_worker.py is the group's processes, torch_ddp.py their training.
+"""

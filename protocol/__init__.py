@@ -1,4 +1,19 @@
 """Floor 0: what both sides agreed on. Bytes, keys, masks, sums.
 
 Pure: no I/O, clock, thread or global; numpy, cryptography and protobuf only.
+
+What is agreed on  canonical.py gives a table one byte form, manifest.py a model one buffer and
+                   digest.py one hash; plan.py holds a run's parameters, graph.py who masks with
+                   whom. context.py binds all of it into ctx0 and ctx.
+Scheme A           scheme_a.py is its table; member.py and aggregator.py are its two roles,
+                   rules.py what a member checks, unmasking.py what the server rebuilds. Below
+                   them keys.py, shamir.py, masks.py, entropy.py. plain.py is the same with masks
+                   off; round_table.py is an attempt at the coordinator.
+Numbers            codec.py puts values and weight into the ring, layout.py makes the one message.
+The wire           messages.proto, compiled into messages_pb2.py; wire.py bounds every message,
+                   frames.py carries bulk bytes, replay.py lets a message count once.
+Who is who         certificates.py issues, verification.py judges; members.py lists who was
+                   removed, tickets.py admits to a run, fields.py is the byte form of both.
+                   journal.py is what a node must not forget.
+Errors             errors.py: each branch says whose move is next.
 """

@@ -1,1 +1,18 @@
-"""Floor 2: the cloud: coordinator, firewall, ledger, aggregation core."""
+"""Floor 2: the cloud: coordinator, firewall, ledger, aggregation core.
+
+A round       coordinator.py drives rounds, attempt.py one try at one, on what surroundings.py
+              gives them. settings.py checks a run's numbers, run_config.py reads them by name;
+              cohort.py chooses whom to ask, invitation.py says what for, rejoin.py whether the
+              last round waits. outcome.py reads an opened sum.
+Vectors       ingest.py takes frames into slots of core/, firewall.py judges what is not masked.
+The record    run_directory.py is a run on disk, ledger.py its chain of entries, write_behind.py
+              does the writing in one thread; runs_cli.py shows past runs.
+Core service  core_cli.py is `umbel core up`: core_service.py between sessions.py (who is
+              connected), core_sum.py (the open sum), grpc_gateway.py (devices' port) and
+              core_socket.py with core_commands.py (ServerApps' socket). endings.py is how a call
+              ends, core_wire.py what passes the socket, core_log.py and core_stderr.py what an
+              operator reads.
+Over Flower   flower_server_app.py is the ServerApp of a task, flower_train.py a run driven from
+              one, flower_invitations.py who is asked to come, by registry.py; core_client.py is
+              its end of the core's socket.
+"""

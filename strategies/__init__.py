@@ -1,1 +1,11 @@
-"""Floor 1: algorithms and task definitions, shared by clients, server and simulation."""
+"""Floor 1: algorithms and task definitions, shared by clients, server and simulation.
+
+A task     task.py is what a user defines: model, data, loss; metrics.py what is measured,
+           optimizers.py the local step, partition.py splits data for trying things. app.py finds
+           task and settings in an app's directory, places.py the directory of what this machine
+           remembers.
+Training   trainer.py is one client's work, the same for all; numpy_task.py (with numpy_models.py)
+           and torch_task.py are its engines.
+Averaging  fedavg.py is the rule, torch_fedavg.py the rule over one flat vector, flower_fedavg.py
+           Flower's strategy of that name.
+"""

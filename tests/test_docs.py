@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import tomllib
@@ -46,6 +47,7 @@ SOURCES = sorted(
     if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     and path != Path(__file__).resolve()
 )
+PARTS = ("protocol", "strategies", "clients", "server", "server/core", "simulation", "benchmarks")
 ABSENT = "absent"
 
 
@@ -257,6 +259,16 @@ def test_every_key_of_the_policy_is_listed_with_its_default() -> None:
         value = defaults[table].get(name, ABSENT)
         expected[key] = ABSENT if value is ABSENT else json.dumps(value)
     assert {row[0]: row[1] for row in rows(PRIVACY, "## 10.")[2:]} == expected
+
+
+# ---- the stories of the parts ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_module_has_its_sentence_in_the_story_of_its_part(part: str) -> None:
+    story = ast.get_docstring(ast.parse((ROOT / part / "__init__.py").read_text("utf-8"))) or ""
+    modules = {path.name for path in (ROOT / part).glob("*.py")} - {"__init__.py"}
+    assert set(re.findall(r"\w+\.py\b", story)) == modules
 
 
 # ---- all pages ---------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""The aggregation core: where updates are summed."""
+"""The aggregation core: where updates are summed. world.py is a world of one process."""
