@@ -40,8 +40,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from ..clients.policy import Policy
-from ..protocol.certificates import ID_BYTES, Authority, fingerprint, node_uri
-from ..protocol.errors import StateError
+from ..protocol.certificates import FEDERATION, ID_BYTES, Authority, fingerprint, node_uri
+from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,6 +98,17 @@ class DevFederation:
         return self.folder / "nodes" / node
 
 
+def place(home: Path, name: str) -> Path:
+    """Return the directory of a federation of this machine.
+
+    Raises:
+        SettingsError: The name is none.
+    """
+    if FEDERATION.fullmatch(name) is None:
+        raise SettingsError("--name", "1 to 63 of a-z, 0-9 and -", name)
+    return home / "federations" / name
+
+
 def prepare(folder: Path, name: str, clients: Sequence[Client], now: datetime) -> DevFederation:
     """Make the federation's files, or complete and renew those that are there.
 
@@ -111,8 +122,8 @@ def prepare(folder: Path, name: str, clients: Sequence[Client], now: datetime) -
         StateError: A file cannot be read or written, or is not what it should be.
     """
     try:
-        for place in (folder, folder / "nodes", folder / "tickets"):
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for part in (folder, folder / "nodes", folder / "tickets"):
+            part.mkdir(mode=0o700, parents=True, exist_ok=True)
         authority = _authority(folder, name, now)
         for server in ("gateway", "superlink"):
             _server(authority, folder, server, now)
@@ -195,35 +206,35 @@ def _server(authority: Authority, folder: Path, name: str, now: datetime) -> Non
 
 def _node(authority: Authority, folder: Path, client: Client, now: datetime) -> Node:
     """Make or renew what a device holds; return its line in the registry."""
-    place = folder / "nodes" / client.name
-    place.mkdir(mode=0o700, exist_ok=True)
-    node_id = _node_id(place)
+    device = folder / "nodes" / client.name
+    device.mkdir(mode=0o700, exist_ok=True)
+    node_id = _node_id(device)
     site = client.name
-    signing = _key(place / "signing.key", Ed25519PrivateKey.generate)
-    tls = _key(place / "tls.key", lambda: ec.generate_private_key(ec.SECP256R1()))
+    signing = _key(device / "signing.key", Ed25519PrivateKey.generate)
+    tls = _key(device / "tls.key", lambda: ec.generate_private_key(ec.SECP256R1()))
     until, uri = now + _NODE_MARGIN, node_uri(authority.federation, node_id)
     signing_leaf = _leaf(
-        authority, place / "signing.pem", signing, until,
+        authority, device / "signing.pem", signing, until,
         lambda: authority.issue_signing(signing.public_key(), node_id, site, now), uri,
     )  # fmt: skip
     tls_leaf = _leaf(
-        authority, place / "tls.pem", tls, until,
+        authority, device / "tls.pem", tls, until,
         lambda: authority.issue_tls(tls.public_key(), node_id, site, now), uri,
     )  # fmt: skip
-    _write(place / "ca.pem", authority.certificate.public_bytes(Encoding.PEM), 0o644)
+    _write(device / "ca.pem", authority.certificate.public_bytes(Encoding.PEM), 0o644)
     return Node(
         name=client.name,
         id=node_id.hex(),
         site=site,
-        flower_key=_flower_key(place).hex(),
+        flower_key=_flower_key(device).hex(),
         tls_fingerprint=fingerprint(tls_leaf.public_bytes(Encoding.DER)).hex(),
         signing_fingerprint=fingerprint(signing_leaf.public_bytes(Encoding.DER)).hex(),
     )
 
 
-def _node_id(place: Path) -> bytes:
+def _node_id(device: Path) -> bytes:
     """Return the id that a device had, or a new one, which is written at once."""
-    file = place / "device.toml"
+    file = device / "device.toml"
     if file.exists():
         found = bytes.fromhex(tomllib.loads(file.read_text(encoding="utf-8"))["id"])
         if len(found) == ID_BYTES:
@@ -233,12 +244,12 @@ def _node_id(place: Path) -> bytes:
     return made
 
 
-def _flower_key(place: Path) -> bytes:
+def _flower_key(device: Path) -> bytes:
     """Return the public key of Flower's node key, made where it is absent.
 
     ECDSA P-384 in OpenSSH's format without passphrase, as `ssh-keygen -t ecdsa -b 384` makes it.
     """
-    file = place / "flower"
+    file = device / "flower"
     if file.exists():
         key = load_ssh_private_key(file.read_bytes(), None)
     else:
@@ -247,7 +258,7 @@ def _flower_key(place: Path) -> bytes:
         _write(file, text, 0o600)
     public = key.public_key()
     _write(
-        place / "flower.pub", public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n",
+        device / "flower.pub", public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n",
         0o644,
     )  # fmt: skip
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

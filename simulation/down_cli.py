@@ -12,6 +12,7 @@ import typer
 
 from . import process_tree as tree
 from .cli import Format
+from .dev_federation import place
 from .processes import end_leftovers, lock, read_state
 from ..protocol.errors import StateError
 from ..strategies.places import umbel_home
@@ -26,7 +27,7 @@ PATIENCE_S = 60.0
 _POLL_S = 0.05
 
 
-@app.command(epilog="Example: umbel down")
+@app.command(epilog="Example: umbel down --name dev")
 def down(
     name: Annotated[str, typer.Option(help="Name of the federation.")] = "dev",
     form: Annotated[
@@ -34,7 +35,7 @@ def down(
     ] = Format.TEXT,
 ) -> None:
     """End every process of a federation on this machine; its keys and its runs stay."""
-    ended = end(umbel_home() / "federations" / name)
+    ended = end(place(umbel_home(), name))
     if form is Format.JSON:
         typer.echo(json.dumps({"federation": name, "ended": ended}))
     else:

@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
-from .dev_federation import Client, prepare, write_devices
+from .dev_federation import Client, place, prepare, write_devices
 from .flower_control import ONLINE, Control, build_bundle
 from .processes import Supervisor
 from .programs import Program, command_path, environment, free_port
@@ -92,7 +92,7 @@ class Wanted:
     @property
     def folder(self) -> Path:
         """The federation's directory."""
-        return self.home / "federations" / self.name
+        return place(self.home, self.name)
 
 
 class FlowerUp:

@@ -74,6 +74,8 @@ def plan_up(app: Path, asked: Asked) -> UpPlan:
     ours = bool(own)
     edge, gpu = _clients(asked, TORCH in own)
     given = dict(asked.settings)
+    if "clients" in given:
+        raise SettingsError("run-config", "--edge and --gpu for the number of clients", "clients")
     if asked.rounds is not None:
         given[_rounds_key(declared, ours=ours)] = asked.rounds
     config = {key: value for key, value in given.items() if key in declared}

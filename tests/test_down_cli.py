@@ -86,3 +86,10 @@ def test_what_a_crashed_one_left_is_ended(
     assert not any(process_tree.alive(program) for program in programs)
     answer = json.loads(capsys.readouterr().out)
     assert answer == {"federation": "other", "ended": ["link", "node"]}
+
+
+def test_a_name_is_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _down(tmp_path, monkeypatch, "--name", "../other") == 2
+    assert "--name: expected 1 to 63 of a-z" in capsys.readouterr().err

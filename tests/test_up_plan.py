@@ -89,6 +89,7 @@ def test_a_wrapped_app_is_told_how_many_clients_there_are(tmp_path: Path) -> Non
     [
         ('task = "a.b:C"', Asked(settings=(("colour", 1),)), "run-config.*colour"),
         ('task = "a.b:C"', Asked(settings=(("trip", -1.0),)), "trip"),
+        ('task = "a.b:C"', Asked(settings=(("clients", 9),)), "--edge and --gpu"),
         ('task = "a.b:C"', Asked(edge=2), "--edge: expected 3 or more clients in all, got 2"),
         ('task = "a.b:C"', Asked(edge=0, gpu=0), "--edge: expected 1 or more"),
         ('task = "a.b:C"', Asked(edge=-1, gpu=4), "--edge: expected 1 or more"),
