@@ -27,7 +27,7 @@ from ..protocol import messages_pb2 as pb
 from ..protocol import wire
 from ..protocol.context import Terms
 from ..protocol.digest import model_digest
-from ..protocol.errors import PeerError, RoundFailed, TooFewMembers
+from ..protocol.errors import PeerError, RoundFailed, TooFewMembers, VoidRound
 from ..protocol.frames import subject
 from ..protocol.layout import MessageLayout
 from ..protocol.manifest import Manifest
@@ -89,7 +89,7 @@ class Coordinator:
         self._phase = "train"
         self._attempt: Attempt | None = None
         self._voters = Voters()
-        self._best: tuple[float, int] | None = None
+        self._best: tuple[tuple[float, float], int] | None = None
         self._publish(self.manifest.pack(model))
 
     # -- nodes ------------------------------------------------------------------------------
@@ -339,12 +339,12 @@ class Coordinator:
         if self._tries < self.settings.attempts:
             self._invite(now, said)
         else:
-            self._give_up(said)
+            self._give_up(said, VoidRound if void else TooFewMembers)
 
-    def _give_up(self, said: str) -> None:
+    def _give_up(self, said: str, failed: type[RoundFailed] = TooFewMembers) -> None:
         """End the run with the cause of its last round."""
         latest = f"the model is that of round {self._around.directory.latest()}"
-        self.failure = TooFewMembers(f"round {self.round} {said}; {latest}")
+        self.failure = failed(f"round {self.round} {said}; {latest}")
         self._finish()
 
     def _record(self, attempt: Attempt, result: str, metrics: Mapping[str, float]) -> None:
@@ -357,8 +357,8 @@ class Coordinator:
         self._around.observe(record)
 
     def _prune(self, record: Mapping[str, float]) -> None:
-        """Keep the best round by the server's own accuracy, else by the clients' loss."""
-        score = record.get("test.accuracy", -record.get("train.loss", 0.0))
+        """Keep the best round beside the newest ones."""
+        score = outcome.score(record)
         if self._best is None or score > self._best[0]:
             self._best = (score, self.round)
         self._around.directory.prune(self._best[1])

@@ -43,6 +43,19 @@ def as_json(record: RoundRecord) -> dict[str, Any]:
     return asdict(record) | {"metrics": finite}
 
 
+def score(record: Mapping[str, float]) -> tuple[float, float]:
+    """Return by what the best round is found, larger is better.
+
+    The server's own test comes first, by accuracy or else by loss; without one the clients' loss
+    while they trained. Rounds that were tested stand above those that were not.
+    """
+    if "test.accuracy" in record:
+        return 2.0, record["test.accuracy"]
+    if "test.loss" in record:
+        return 1.0, -record["test.loss"]
+    return 0.0, -record.get("train.loss", math.inf)
+
+
 def recorded(sums: Sums, layout: MessageLayout, survivors: int) -> dict[str, float]:
     """Return everything that a round's ledger entry says about its aggregate."""
     values = sum(entry.size for entry in layout.manifest.averaged) if layout.places else 0
@@ -57,6 +70,11 @@ def warnings(record: Mapping[str, float], codec: Codec) -> list[str]:
     """Return a line for each setting that this round shows to be badly chosen."""
     lines = []
     saturation, weight = record.get("saturation", 0.0), record.get("weight.mean", 0.0)
+    if weight >= codec.weight_cap > 1:
+        lines.append(
+            f"every weight is at weight-cap {codec.weight_cap}, so all clients count the same; "
+            "raise it if they have more examples"
+        )
     if saturation > SATURATION_LIMIT:
         lines.append(
             f"{saturation:.2%} of the values were clamped to ±{codec.value_range}; "

@@ -78,10 +78,10 @@ def export(
     """Write a round's model as one safetensors file, after hashing it again."""
     with RunDirectory.open(umbel_home(), run) as directory:
         number = directory.latest() if round_ is None else round_
-        kept = directory.kept()
+        kept = sorted(directory.committed().intersection(directory.kept()))
         if number not in kept:
             raise StateError(
-                str(directory.path), f"one of the rounds {list(kept)}", number, "name one of them"
+                str(directory.path), f"one of the rounds {kept}", number, "name one of them"
             )
         arrays, digest = directory.read_round(number), directory.digest(number).hex()
     path = out or Path(f"{run}-{number}.safetensors")

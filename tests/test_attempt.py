@@ -10,6 +10,7 @@ import pytest
 from umbel.clients import session
 from umbel.clients.update import Update
 from umbel.protocol import keys
+from umbel.protocol.errors import VoidRound
 from umbel.protocol.member import MemberSide, Step
 from umbel.protocol.round_table import RoundPhase
 from umbel.simulation.drops import Drop
@@ -140,6 +141,7 @@ def test_a_wrong_message_voids_a_secure_round_and_is_named_in_a_plain_one(
         assert stage.directory.kept() == (0,)
         text = "round 1 void: masks did not cancel: the ones do not sum to 5; the model is that of"
         assert str(stage.coordinator.failure).startswith(text)
+        assert isinstance(stage.coordinator.failure, VoidRound)
 
 
 class Cheat(MemberSide):

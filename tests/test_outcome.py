@@ -8,7 +8,7 @@ import pytest
 from umbel.protocol.codec import Codec
 from umbel.protocol.layout import MessageLayout, Sums
 from umbel.protocol.manifest import Manifest
-from umbel.server.outcome import means, recorded, warnings
+from umbel.server.outcome import means, recorded, score, warnings
 
 LAYOUT = MessageLayout(
     Manifest.of({"w": np.zeros((4, 5)), "b": np.zeros(5, np.float32), "n": np.zeros(3, np.int64)}),
@@ -51,18 +51,44 @@ def test_an_evaluation_has_neither() -> None:
 
 @pytest.mark.parametrize(("saturation", "warns"), [(0.0, False), (0.001, False), (0.0011, True)])
 def test_more_than_a_thousandth_clamped_warns(saturation: float, warns: bool) -> None:
-    lines = warnings({"saturation": saturation, "weight.mean": 40.0}, Codec(5, 0.5, 40))
+    lines = warnings({"saturation": saturation, "weight.mean": 39.0}, Codec(5, 0.5, 40))
     assert len(lines) == warns
     if warns:
         assert lines == ["0.11% of the values were clamped to ±0.5; raise value-range"]
 
 
-@pytest.mark.parametrize(("mean", "warns"), [(64.0, False), (4.0, False), (3.9, True)])
+@pytest.mark.parametrize(("mean", "warns"), [(63.0, False), (4.0, False), (3.9, True)])
 def test_a_cap_sixteen_times_the_mean_weight_warns(mean: float, warns: bool) -> None:
     lines = warnings({"weight.mean": mean}, Codec(5, 0.5, 64))
     assert len(lines) == warns
     if warns:
         assert lines == ["weight-cap 64 is more than 16 times the mean weight 4; lower it"]
+
+
+@pytest.mark.parametrize(
+    ("mean", "cap", "warns"), [(64, 64, True), (63.9, 64, False), (1, 1, False)]
+)
+def test_weights_that_were_all_capped_warn(mean: float, cap: int, warns: bool) -> None:
+    """A run of equal weights says so by a cap of 1."""
+    lines = warnings({"weight.mean": mean}, Codec(5, 0.5, cap))
+    text = "every weight is at weight-cap 64, so all clients count the same; raise it if they have"
+    assert lines == [f"{text} more examples"] * warns
+
+
+def test_the_best_round_is_found_by_the_servers_test_first() -> None:
+    """From worst to best; a round whose test failed is never the best of a run that tests."""
+    order = [
+        {},
+        {"train.loss": 3.0, "eval.loss": 0.0},
+        {"train.loss": 0.1},
+        {"train.loss": 0.0, "test.loss": 9.0},
+        {"train.loss": 9.0, "test.loss": 8.0},
+        {"train.loss": 9.0, "test.loss": 9.0, "test.accuracy": 0.1},
+        {"train.loss": 9.0, "test.loss": 9.0, "test.accuracy": 0.2},
+    ]
+    scores = [score(record) for record in order]
+    assert scores == sorted(scores)
+    assert len(set(scores)) == len(scores)
 
 
 def test_an_evaluation_warns_of_nothing() -> None:

@@ -157,6 +157,18 @@ def test_export_of_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtu
     )
 
 
+def test_export_of_a_round_that_was_written_and_never_finished(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrays = {"w": np.full(2, 4, np.float32)}
+    manifest = Manifest.of(arrays)
+    with RunDirectory.open(home, "digits-1") as run:
+        run.write_round(4, arrays, manifest, model_digest(manifest.pack(arrays)), {})
+        assert run.kept() == (0, 1, 3, 4)
+    said = complaint(capsys, "export", "digits-1", "--round", "4")
+    assert "one of the rounds [0, 1, 3], got 4" in said
+
+
 def test_export_never_writes_a_damaged_model(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
