@@ -255,9 +255,9 @@ class CoreClient:
     def _send(self, op: str, payload: bytes | bytearray = b"", **fields: object) -> None:
         self._socket.settimeout(ANSWER_S)
         try:
-            self._socket.sendall(core_wire.head(op, len(payload), **fields))
-            if payload:
-                self._socket.sendall(payload)
+            head = core_wire.head(op, len(payload), **fields)
+            for part in core_wire.parts(head, payload):
+                self._socket.sendall(part)
         except OSError as error:
             raise StateError(SOCKET, "the core service", str(error), _MOVE) from error
 

@@ -41,7 +41,7 @@ class Connection:
         """Take a connected, non-blocking socket."""
         self.waiting = 0
         self._stream = stream
-        self._queue: deque[bytes | memoryview] = deque()
+        self._queue: deque[bytes | bytearray | memoryview] = deque()
         self._more = asyncio.Event()
         self._room = asyncio.Event()
         self._closed = False
@@ -52,10 +52,9 @@ class Connection:
             self.close()
         if self._closed:
             return
-        for part in (wire.head(op, len(payload), **fields), payload):
-            if len(part):
-                self._queue.append(part)
-                self.waiting += len(part)
+        for part in wire.parts(wire.head(op, len(payload), **fields), payload):
+            self._queue.append(part)
+            self.waiting += len(part)
         self._more.set()
 
     async def room(self) -> None:

@@ -53,6 +53,7 @@ MAX_HEADER = 1 << 20
 MAX_PAYLOAD = 1 << 36
 _SIZES = struct.Struct("<IQ")
 _YEAR = 366 * 86400
+_TOGETHER = 1 << 16
 
 COMMANDS: Mapping[str, int] = {
     **dict.fromkeys(("open", "tickets", "sum", "expect", "fold", "discard"), 0),
@@ -88,6 +89,19 @@ def head(op: str, payload: int = 0, **fields: object) -> bytes:
     text = json.dumps({"op": op, **fields}, separators=(",", ":"), allow_nan=False).encode()
     _check("own message", len(text), payload, MAX_PAYLOAD)
     return _SIZES.pack(len(text), payload) + text
+
+
+def parts(
+    start: bytes, payload: bytes | bytearray | memoryview
+) -> tuple[bytes | bytearray | memoryview, ...]:
+    """Return what is written, one call a part: each wakes the reader.
+
+    A small payload goes with its head. One that is not `bytes` is not copied: it may hold keys,
+    which its owner wipes.
+    """
+    if isinstance(payload, bytes) and len(payload) <= _TOGETHER:
+        return (start + payload,)
+    return (start, payload) if payload else (start,)
 
 
 class Reader:

@@ -195,3 +195,14 @@ def test_signs_go_with_keys() -> None:
             wire.signs(message("unmask", bytes(32), signs=wrong))
     with pytest.raises(Malformed, match="ServerApp: unmask: expected 2 keys, got 63 B"):
         wire.signs(message("unmask", bytes(63), signs=[1, -1]))
+
+
+def test_a_small_payload_goes_with_its_head_unless_it_may_hold_keys() -> None:
+    keys, big = bytearray(64), bytes(1 << 17)
+    assert wire.parts(b"head", b"body") == (b"headbody",)
+    assert wire.parts(b"head", b"") == (b"head",)
+    assert wire.parts(b"head", bytearray()) == (b"head",)
+    for payload in (keys, memoryview(keys), big):
+        first, second = wire.parts(b"head", payload)
+        assert first == b"head"
+        assert second is payload
