@@ -147,7 +147,8 @@ class Invitations:
             }
         )
         content = RecordDict({"config": ConfigRecord(dict(self._config)), RECORD: invite})
-        return Message(content, dst_node_id=node_id, message_type="train", ttl=float(LEASE_S))
+        # A session may begin late and ends between attempts: its answer must find the message alive.
+        return Message(content, dst_node_id=node_id, message_type="train", ttl=2.0 * LEASE_S)
 
     def _take_replies(self, now: float) -> None:
         """Take the answers of sessions that ended.
