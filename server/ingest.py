@@ -3,7 +3,8 @@
 A member's frames go straight into a slot of the aggregation core, at their offsets; the
 slot is folded when the attempt says that the whole is what its sender signed, and given
 back unfolded when the member is gone. Without a free slot the member is not wanted yet; while
-one waits, nobody keeps a slot that no frame comes for.
+one waits, nobody keeps a slot that no frame comes for, or that fills at a pace at which the whole
+would take more than the trip.
 """
 
 from __future__ import annotations
@@ -74,6 +75,10 @@ OpenIntake = Callable[[bytes, "Plan", "Codec"], Intake]
 """Opens the sum of an attempt: its context, its plan, the code of its roster."""
 
 
+STALLS_A_TRIP = 4
+"""`Shape.stall` is this part of the seconds that all uploads of a round have."""
+
+
 class Shape(NamedTuple):
     """What the core must know of a sum's messages."""
 
@@ -82,7 +87,7 @@ class Shape(NamedTuple):
     split: int
     """Where its 64-bit section begins."""
     stall: float
-    """Seconds for which a slot may rest while others wait for it."""
+    """Seconds for which a slot may rest while others wait for it: a quarter of the trip."""
 
 
 class Ingest:
@@ -103,7 +108,8 @@ class Ingest:
         self._check = check
         self._uploads: dict[str, Assembly] = {}
         self._folded: dict[str, None] = {}
-        self._heard: dict[str, float] = {}
+        self._granted: dict[str, float] = {}
+        self._until: dict[str, float] = {}
         self._waiting: set[str] = set()
 
     @property
@@ -127,15 +133,13 @@ class Ingest:
     @property
     def patient_until(self) -> float:
         """When the first slot has seen no frame for too long; infinity while nobody waits."""
-        return min(self._heard.values(), default=math.inf) + (
-            self._patience if self._waiting else math.inf
-        )
+        return min(self._until.values(), default=math.inf) if self._waiting else math.inf
 
     def stalled(self, now: float) -> list[str]:
         """Return the nodes whose slots have seen no frame for too long."""
         if now < self.patient_until:
             return []
-        return [node for node, heard in self._heard.items() if now >= heard + self._patience]
+        return [node for node, until in self._until.items() if now >= until]
 
     def accept(self, node: str, frame: bytes | memoryview, now: float) -> bool:
         """Take a frame and say whether the vector is whole and not folded yet.
@@ -148,11 +152,18 @@ class Ingest:
         upload = self._upload(node, now)
         if upload is None:
             raise PeerError(node, "sent frames without having been given a slot")
-        self._heard[node] = now
         whole = upload.accept(frame)
         if whole:
-            del self._heard[node]  # nothing more is awaited: its slot does not rest
+            self._until[node] = math.inf  # nothing more is awaited: its slot does not rest
+        else:
+            self._be_patient(node, upload.received, now)
         return whole
+
+    def _be_patient(self, node: str, received: int, now: float) -> None:
+        """Note until when the next frame must come: a drop at a time holds no slot for others."""
+        share = received / self._total
+        paced = self._granted[node] + (1 + STALLS_A_TRIP * share) * self._patience
+        self._until[node] = min(now + self._patience, paced)
 
     def unwait(self, node: str) -> None:
         """Note that a node without a slot does not wait for one any more."""
@@ -196,12 +207,12 @@ class Ingest:
     def close(self) -> None:
         """Zero the slots and give the buffers back."""
         self._uploads.clear()
-        self._heard.clear()
+        self._until.clear()
         self.sum.close()
 
     def _forget(self, node: str) -> None:
         self._uploads.pop(node, None)
-        self._heard.pop(node, None)
+        self._until.pop(node, None)
         self._waiting.discard(node)
 
     def _upload(self, node: str, now: float) -> Assembly | None:
@@ -210,7 +221,8 @@ class Ingest:
             if slot is None:
                 return None
             self._uploads[node] = Assembly(Kind.UPLOAD, self._ctx, self._total, node, slot)
-            self._heard[node] = now
+            self._granted[node] = now
+            self._be_patient(node, 0, now)
             self._waiting.discard(node)
         return self._uploads[node]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from .ingest import STALLS_A_TRIP
+from .ingest import STALLS_A_TRIP
 from ..protocol import messages_pb2 as pb
 from ..protocol.canonical import settings_to_pb
 from ..protocol.plan import Params, read
@@ -44,7 +46,7 @@ class Plan:
     @property
     def stall(self) -> float:
         """Seconds for which an upload may send nothing while others wait for its slot."""
-        return self.trip / 4
+        return self.trip / STALLS_A_TRIP
 
     @property
     def secure(self) -> bool:

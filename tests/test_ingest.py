@@ -8,7 +8,7 @@ import math
 import pytest
 
 from umbel.protocol.errors import Malformed, PeerError
-from umbel.protocol.frames import PAYLOAD, Kind, frames
+from umbel.protocol.frames import HEADER, PAYLOAD, Kind, frames
 from umbel.server.core.world import World
 from umbel.server.ingest import Ingest, Shape
 
@@ -146,6 +146,40 @@ def test_every_frame_gives_the_slot_more_time() -> None:
     made.accept("a", parts(1)[0], 14.0)
     assert made.patient_until == 14.0 + STALL
     assert made.stalled(20.0) == []
+
+
+def test_a_slot_that_fills_drop_by_drop_is_named_when_somebody_waits() -> None:
+    """Half of the vector, and then the same frame again and again: half of the trip and a rest."""
+    made = ingest()
+    made.wants("a", 0.0)
+    made.wants("b", 0.0)
+    frame = parts(1)[0]
+    half = STALL + 4 * STALL * PAYLOAD / SIZE
+    for now in (0.0, 14.0, 28.0, 42.0):
+        made.accept("a", frame, now)
+        assert made.patient_until == min(now + STALL, half)
+    assert made.stalled(half) == ["a"]
+
+
+@pytest.mark.parametrize("seconds", [1.0, 4 * STALL])
+def test_whoever_needs_no_more_than_the_trip_is_never_stalled(seconds: float) -> None:
+    made = ingest()
+    made.wants("a", 0.0)
+    made.wants("b", 0.0)
+    whole = bytes([1]) * SIZE
+    for step in range(1, 101):
+        now = seconds * step / 100
+        assert made.stalled(now) == []
+        end = SIZE * step // 100
+        start = made.wants("a", now)
+        assert start is not None
+        made.accept("a", _cut(next(frames(Kind.UPLOAD, CTX, whole, start)), end - start), now)
+    assert made.digest("a") == hashlib.sha256(whole).digest()
+
+
+def _cut(frame: bytes, size: int) -> bytes:
+    """Return a frame with the first `size` bytes of its payload."""
+    return frame[:56] + size.to_bytes(4, "little") + frame[60 : HEADER + size]
 
 
 def test_only_the_resting_one_of_several_is_named() -> None:
