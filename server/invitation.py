@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from .ingest import STALLS_A_TRIP
-from .ingest import STALLS_A_TRIP
 from ..protocol import messages_pb2 as pb
 from ..protocol.canonical import settings_to_pb
 from ..protocol.plan import Params, read
