@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Process = Any  # psutil.Process: the library has no types
 
 MARK = "UMBEL_UP"
-GRACE_S = 6.0
+GRACE_S = 4.0
 """From SIGTERM to SIGKILL."""
 ORPHANS_S = 1.5
 """What a process started has so long after it to end by itself; Flower's looks every 0.2 s."""
@@ -94,20 +94,23 @@ def kill(processes: Iterable[Process]) -> None:
     wait_gone(doomed, GRACE_S)
 
 
-def end(mains: Sequence[Process], mark: str, names: Collection[str], hurry: Hurry) -> None:
-    """Ask the main processes of some programs to end, kill what is left after `GRACE_S`.
+def end(
+    mains: Sequence[Process], mark: str, names: Collection[str], grace: float, hurry: Hurry
+) -> None:
+    """Ask the main processes of some programs to end, kill what is left after a time.
 
     Args:
         mains: Get SIGTERM; what they started should end with them.
         mark: Of their supervisor.
         names: Of their programs.
+        grace: Seconds that the main processes have.
         hurry: Ends the waiting.
     """
     noted = [*mains, *family(mark, names)]
     for process in mains:
         with suppress(psutil.Error):
             process.terminate()
-    wait_gone(mains, GRACE_S, hurry)
+    wait_gone(mains, grace, hurry)
     wait_gone(noted, ORPHANS_S, hurry)
     kill([*(process for process in noted if alive(process)), *family(mark, names)])
 

@@ -39,6 +39,8 @@ RETRY_S = 90.0
 """How long a program that cannot stay up is started anew."""
 PAUSE_S = 1.0
 """Between two such starts."""
+LEFTOVERS_S = 1.0
+"""What a crashed supervisor left has so long to end by itself; nobody waits for its work."""
 SETTLED_S = 15.0
 """After so long a program counts as up, and its next end as the first."""
 
@@ -205,6 +207,7 @@ class Supervisor:
         _end_by_tiers(
             self._mark,
             [(run.program.tier, run.program.name, run.process) for run in self._runs.values()],
+            tree.GRACE_S,
         )
         for run in self._runs.values():
             if run.child is not None:
@@ -307,12 +310,12 @@ def end_leftovers(folder: Path) -> tuple[str, ...]:
     for item in state["programs"]:
         process = tree.recorded(item["pid"], item["started"], state["mark"])
         items.append((item["program"]["tier"], item["program"]["name"], process))
-    left = _end_by_tiers(state["mark"], items)
+    left = _end_by_tiers(state["mark"], items, LEFTOVERS_S)
     (folder / "up.json").unlink(missing_ok=True)
     return left
 
 
-def _end_by_tiers(mark: str, items: list[tuple[int, str, Any]]) -> tuple[str, ...]:
+def _end_by_tiers(mark: str, items: list[tuple[int, str, Any]], grace: float) -> tuple[str, ...]:
     """End programs, each (tier, name, process or None); return the names that still ran."""
     left = {name for name, _ in tree.marked(mark)}
     with tree.unhurried() as hurry:
@@ -320,7 +323,7 @@ def _end_by_tiers(mark: str, items: list[tuple[int, str, Any]]) -> tuple[str, ..
             names = {name for number, name, _ in items if number == tier}
             mains = [p for number, _, p in items if number == tier and p and tree.alive(p)]
             left |= {name for number, name, p in items if number == tier and p in mains}
-            tree.end(mains, mark, names, hurry)
+            tree.end(mains, mark, names, grace, hurry)
         tree.kill(tree.family(mark))
     return tuple(sorted(left))
 
