@@ -126,8 +126,12 @@ class CoreStage:
 
     def survivors(self, number: int) -> tuple[int, ...]:
         """Return who is in the model of a round, by index."""
-        (record,) = (r for r in self.records if (r.round, r.outcome) == (number, "finished"))
+        (record,) = self._finished(number)
         return tuple(sorted(self.index[node] for node in record.survivors))
+
+    def _finished(self, number: int) -> list[RoundRecord]:
+        wanted = (number, "train", "finished")
+        return [r for r in self.records if (r.round, r.phase, r.outcome) == wanted]
 
     def told(self, kind: str = "") -> list[tuple[str, int, str]]:
         """Return kind, device and code of the ledger's events that name a device."""
@@ -144,7 +148,7 @@ class CoreStage:
         expected = summed(indices, members, number, self.trainer.shape)
         before, after = (self.models[n]["w"].reshape(-1) for n in (number - 1, number))
         assert after.tolist() == (before + expected.mean("w")).tolist()
-        (record,) = (r for r in self.records if (r.round, r.outcome) == (number, "finished"))
+        (record,) = self._finished(number)
         assert record.metrics["eval.examples"] == expected.examples
         assert record.metrics["eval.loss"] == expected.loss / 2**24 / expected.examples
 
