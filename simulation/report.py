@@ -195,11 +195,23 @@ def _table(done: list[RoundRecord], names: Mapping[str, int]) -> list[str]:
         lines.append(_row(record, names))
         for phase, seconds in record.seconds.items():
             phases[phase] = phases.get(phase, 0.0) + seconds
+    lines += _legend(done)
     lines.append("time: " + ", ".join(f"{name} {value:.2f} s" for name, value in phases.items()))
     members = sum(len(record.roster) for record in done)
     total = sum(record.bytes_up for record in done)
     lines.append(f"bytes up: {_size(total / max(1, members))} a client and round")
     return lines
+
+
+def _legend(done: list[RoundRecord]) -> list[str]:
+    """Return whose examples the column `accuracy` is about, where that is not plain."""
+    by_server = any("test.accuracy" in record.metrics for record in done)
+    by_clients = [record for record in done if "eval.accuracy" in record.metrics]
+    if not by_server and by_clients:
+        return ["accuracy: on the clients' own data, of the model that a round began with"]
+    if any(record.phase == "evaluate" for record in by_clients):
+        return ["accuracy: on the server's test set; in the row eval on the clients' own data"]
+    return []
 
 
 def _row(record: RoundRecord, names: Mapping[str, int]) -> str:

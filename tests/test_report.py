@@ -209,6 +209,29 @@ def test_the_summary(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("train", "evaluate", "legend"),
+    [
+        (
+            {"test.accuracy": 0.9, "eval.accuracy": 0.8},
+            {"eval.accuracy": 1.0},
+            "server's test set; in",
+        ),
+        ({"eval.accuracy": 0.8}, {"eval.accuracy": 1.0}, "of the model that a round began with"),
+        ({"test.accuracy": 0.9, "eval.accuracy": 0.8}, {"eval.loss": 0.1}, ""),
+        ({"train.loss": 0.5}, {"eval.loss": 0.1}, ""),
+    ],
+)
+def test_whose_examples_an_accuracy_is_about(
+    tmp_path: Path, train: dict[str, float], evaluate: dict[str, float], legend: str
+) -> None:
+    records = (record(metrics=train), record(metrics=evaluate, phase="evaluate"))
+    lines = report.summary(result(tmp_path, records=records)).splitlines()
+    said = [line for line in lines if line.startswith("accuracy: ")]
+    assert len(said) == bool(legend)
+    assert all(legend in line for line in said)
+
+
 def test_a_run_without_a_finished_round_has_no_table(tmp_path: Path) -> None:
     nothing = record(outcome="aborted", cause="gone", metrics={})
     text = report.summary(result(tmp_path, records=(nothing,), refusals=("client 1: refused: x",)))
