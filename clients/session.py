@@ -20,7 +20,6 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..protocol import journal as records
 from ..protocol import messages_pb2 as pb
 from ..protocol import plain, wire
 from ..protocol.canonical import settings_from_pb
@@ -368,9 +367,10 @@ class Session:
         self._device.update.forget()
         if member is None:
             return
-        member.wipe()
-        if member.state is not State.TRAINED:
+        begun = member.state is not State.TRAINED
+        closed = member.close()
+        if begun:
             try:
-                self._device.journal.write(records.Closed(member.ctx or member.ctx0))
+                self._device.journal.write(closed)
             except StateError as error:
                 self._device.log(f"journal: {error}")

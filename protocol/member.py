@@ -346,11 +346,11 @@ class MemberSide:
 
     # -- the end --------------------------------------------------------------------------
 
-    def close(self) -> Step:
-        """End this attempt: nothing more is said in it, and its secrets are gone."""
+    def close(self) -> journal.Closed:
+        """End this attempt: its secrets are gone; returns the record, after which it is silent."""
         self.state = self._next(Event.CLOSE, pb.REASON_ATTEMPT_CLOSED)
         self.wipe()
-        return Step(journal.Closed(self.ctx or self.ctx0), pb.ToServer(ctx=self.ctx or self.ctx0))
+        return journal.Closed(self.ctx or self.ctx0)
 
     def wipe(self) -> None:
         """Zero the seed, every key and every share held (as far as Python allows)."""
