@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from .grpc_line import Line, Over, dial
-from .grpc_transfer import Transfer, fetching, uploading
+from .grpc_transfer import Carriers, Transfer, fetching, uploading
 from .session import Fetch, Send, Session
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import PeerError
@@ -87,6 +87,7 @@ class GatewaySession:
         self._session = Session(device)
         self._events: queue.Queue[Event] = queue.Queue(WAITING)
         self._over = threading.Event()
+        self._carriers = Carriers()
         self._transfer: Transfer | None = None
         self._rounds: set[tuple[int, int]] = set()
         self._moved, self._way = [0, 0], UP
@@ -199,6 +200,7 @@ class GatewaySession:
         self._stop_transfer()
         self._way, start = way, self._session.start
         self._transfer = Transfer(work, start, lambda t, why: self._post(_Ended(t, why)))
+        self._carriers.carry(self._transfer)
 
     def _drop_stale(self) -> None:
         """Stop the transfer of an attempt that is over."""
@@ -224,6 +226,7 @@ class GatewaySession:
     def _close(self) -> None:
         self._over.set()
         self._stop_transfer()
+        self._carriers.close()
         self._session.close()
         self._line.close()
         self._channel.close()

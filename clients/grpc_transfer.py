@@ -5,13 +5,14 @@
              8 bytes, the little-endian count of what it has
     fetch    FetchRequest{run, digest, offset}, then raw frames from that offset on
 
-Each transfer has a thread of its own, so that the session goes on hearing the gateway: an attempt
+Each transfer runs in a thread beside the session, which goes on hearing the gateway: an attempt
 that is closed stops its transfer. What is sent again comes from the one buffer that the session
 keeps, byte for byte.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from typing import TYPE_CHECKING
@@ -33,18 +34,50 @@ STILL_CLOSED = frozenset({grpc.StatusCode.FAILED_PRECONDITION})
 """No session of this node is open there: after a break the line is resumed first."""
 
 
+class Carriers:
+    """Threads that run transfers, kept for the next: a start costs more than a small transfer."""
+
+    def __init__(self) -> None:
+        """Start none yet."""
+        self._idle: queue.SimpleQueue[queue.SimpleQueue[Transfer | None]] = queue.SimpleQueue()
+        self._closed = threading.Event()
+
+    def carry(self, transfer: Transfer) -> None:
+        """Run a transfer in a thread that has nothing to do, or in a new one."""
+        try:
+            inbox = self._idle.get_nowait()
+        except queue.Empty:
+            inbox = queue.SimpleQueue()
+            name = "umbel-transfer"
+            threading.Thread(target=self._serve, args=(inbox,), name=name, daemon=True).start()
+        inbox.put(transfer)
+
+    def close(self) -> None:
+        """Let the threads go, those that still run a transfer after it."""
+        self._closed.set()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait().put(None)
+
+    def _serve(self, inbox: queue.SimpleQueue[Transfer | None]) -> None:
+        while (transfer := inbox.get()) is not None:
+            transfer.run()
+            del transfer  # its buffer is the session's to free
+            self._idle.put(inbox)
+            if self._closed.is_set():
+                self.close()
+
+
 class Transfer:
-    """One upload or fetch in the background; `stop` ends it for good."""
+    """One upload or fetch, run by `Carriers`; `stop` ends it for good."""
 
     def __init__(self, work: Callable[[Transfer], None], start: object, fail: Failed) -> None:
         """Take the work, the terms that it belongs to, and whom to tell when it cannot go on."""
         self.start = start
-        self.stopped = threading.Event()
+        self.stopped, self.over = threading.Event(), threading.Event()
         self.bytes = 0
         self._work, self._fail = work, fail
         self._call: grpc.Call | None = None
-        self._thread = threading.Thread(target=self._run, name="umbel-transfer", daemon=True)
-        self._thread.start()
 
     def stop(self) -> None:
         """End the transfer; what it still hands over is of no use to anybody."""
@@ -58,6 +91,13 @@ class Transfer:
         self._call = call
         if self.stopped.is_set():
             call.cancel()
+
+    def run(self) -> None:
+        """Do it, again after each break, until it is done, given up or stopped."""
+        try:
+            self._run()
+        finally:
+            self.over.set()
 
     def _run(self) -> None:
         wait = FIRST_WAIT_S

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 
-from umbel.clients.grpc_transfer import Transfer, fetching, uploading
+from umbel.clients.grpc_transfer import Carriers, Transfer, fetching, uploading
 from umbel.clients.session import Fetch, Upload
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.frames import Assembly, Kind, frames
@@ -89,12 +90,18 @@ class Heard:
 
 def sent(gateway: Scripted, heard: Heard) -> Transfer:
     action = Upload(CTX, WHOLE)
-    return Transfer(uploading(gateway.channel, "run-1", action, heard.done), None, heard.fail)
+    return carried(uploading(gateway.channel, "run-1", action, heard.done), heard)
+
+
+def carried(work: Callable[[Transfer], None], heard: Heard) -> Transfer:
+    carriers, transfer = Carriers(), Transfer(work, None, heard.fail)
+    carriers.carry(transfer)
+    carriers.close()
+    return transfer
 
 
 def until_over(transfer: Transfer) -> None:
-    transfer._thread.join(WAIT)
-    assert not transfer._thread.is_alive()
+    assert transfer.over.wait(WAIT)
 
 
 def granting(offset: int, context: Any) -> None:
@@ -213,7 +220,7 @@ def test_a_fetch_goes_on_where_it_was(gateway: Scripted) -> None:
 
     gateway.fetch, heard = fetch, Heard()
     action = Fetch(DIGEST, len(WHOLE))
-    transfer = Transfer(fetching(gateway.channel, "r", action, heard.take), None, heard.fail)
+    transfer = carried(fetching(gateway.channel, "r", action, heard.take), heard)
     until_over(transfer)
     got = bytearray(len(WHOLE))
     assembly = Assembly(Kind.MODEL, DIGEST, len(WHOLE), "gateway", got)
@@ -230,5 +237,45 @@ def test_a_model_that_is_not_published_is_given_up(gateway: Scripted) -> None:
 
     gateway.fetch, heard = fetch, Heard()
     action = Fetch(DIGEST, len(WHOLE))
-    until_over(Transfer(fetching(gateway.channel, "r", action, heard.take), None, heard.fail))
+    until_over(carried(fetching(gateway.channel, "r", action, heard.take), heard))
     assert heard.failed == "not found: no such model"
+
+
+def _carried_by(carriers: Carriers, gate: threading.Event) -> tuple[Transfer, list[int]]:
+    """Carry a transfer that waits at the gate and notes its thread."""
+    seen: list[int] = []
+
+    def work(_: Transfer) -> None:
+        assert gate.wait(WAIT)
+        seen.append(threading.get_ident())
+
+    transfer = Transfer(work, None, Heard().fail)
+    carriers.carry(transfer)
+    return transfer, seen
+
+
+def test_a_thread_carries_one_transfer_after_another_and_ends_with_the_session() -> None:
+    carriers, opened, gate = Carriers(), threading.Event(), threading.Event()
+    opened.set()
+    threads: set[int | None] = set()
+    for _ in range(5):
+        transfer, seen = _carried_by(carriers, opened)
+        until_over(transfer)
+        _until(lambda: not carriers._idle.empty())
+        threads |= set(seen)
+    assert len(threads) == 1
+    first, second = _carried_by(carriers, gate), _carried_by(carriers, gate)
+    carriers.close()  # while both are on their way
+    gate.set()
+    for transfer, seen in (first, second):
+        until_over(transfer)
+        threads |= set(seen)
+    assert len(threads) == 2
+    _until(lambda: threads.isdisjoint(thread.ident for thread in threading.enumerate()))
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
