@@ -30,6 +30,7 @@ from umbel.server.core_client import CoreClient
 from umbel.server.run_directory import RunDirectory
 from umbel.server.settings import RunSettings
 from umbel.server.surroundings import Surroundings
+from umbel.server.write_behind import WriteBehind
 from umbel.simulation.dev_federation import Client, DevFederation, prepare, write_devices
 from umbel.strategies.fedavg import FedAvg
 from umbel.strategies.task import Site
@@ -185,7 +186,10 @@ class Run:
     """One run's ServerApp, driven by the test."""
 
     def __init__(self, federation: DevFederation, home: Path, name: str = "run-1", **own: Any):
-        """Open the run at the core; `own` overrides the settings, its `around` the rest."""
+        """Open the run at the core; `own` overrides the settings, its `around` the rest.
+
+        `behind` lets a thread write, as `umbel.train` does.
+        """
         self.federation, self.name = federation, name
         self.trainer: Numbers = own.pop("trainer", Numbers())
         self.core = CoreClient.open(federation.folder, name, own.get("scheme", "A"))
@@ -193,10 +197,12 @@ class Run:
         self.directory.ledger.create_run(name, "2030-01-01T00:00:00+00:00", {}, "on")
         self.records: list[RoundRecord] = []
         changes = own.pop("around", {})
+        self.disk = WriteBehind(self.directory) if own.pop("behind", False) else None
         settings = RunSettings(run=name, params=PARAMS, **{"rounds": 2, **own})
         declared = {phase: self.trainer.declared(phase) for phase in ("train", "evaluate")}
         around = Surroundings(
-            verifier=self.core.verifier, ca=self.core.ca, app=APP, directory=self.directory,
+            verifier=self.core.verifier, ca=self.core.ca, app=APP,
+            directory=self.disk or self.directory,
             post=self.core.post, wall=lambda: datetime.now(UTC), test=None,
             observe=self.records.append, publish=self.core.publish, traffic=self.core.traffic,
             intake=self.core.intake,
@@ -232,4 +238,6 @@ class Run:
     def close(self) -> None:
         """Close connection and directory."""
         self.core.close()
+        if self.disk is not None:
+            self.disk.__exit__(None)
         self.directory.close()

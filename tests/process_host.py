@@ -249,7 +249,7 @@ def _server(order: Mapping[str, Any]) -> None:
     shape = tuple(order.get("shape", (3, 5)))
     around = {"observe": lambda record: _say(**{f"round-{record.round}": record.outcome})}
     run = Run(federation, Path(order["home"]), order["run"], trainer=Fixed(shape),
-              around=around, **order.get("settings", {}))  # fmt: skip
+              around=around, behind=True, **order.get("settings", {}))  # fmt: skip
     _say(tickets=[run.ticket(index).hex() for index in range(len(nodes))])
     run.joined(order["count"])
     run.coordinator.begin(time.monotonic())
