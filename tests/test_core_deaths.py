@@ -131,7 +131,7 @@ def test_a_killed_server_app_leaves_whole_rounds_and_sessions_that_its_successor
         finished = [r.round for r in rows if r.outcome == "finished"]
         assert finished == list(range(1, len(rows) + 1))
         latest = found.latest()
-        assert latest == finished[-1] >= 3
+        assert latest == finished[-1] >= 2  # the third was on its way to the disk
         assert found.read_round(latest)["steps"] == 7
         assert sorted(p.name for p in (found.path / "rounds").iterdir())[-1] == f"{latest:06}"
         whole = {"manifest.json", "00000-of-00001.safetensors"}
