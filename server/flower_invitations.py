@@ -147,7 +147,7 @@ class Invitations:
             }
         )
         content = RecordDict({"config": ConfigRecord(dict(self._config)), RECORD: invite})
-        # A session may begin late and ends between attempts: its answer must find the message alive.
+        # A session may begin late and ends between attempts: its answer must not be too late.
         return Message(content, dst_node_id=node_id, message_type="train", ttl=2.0 * LEASE_S)
 
     def _take_replies(self, now: float) -> None:
