@@ -130,10 +130,10 @@ def test_ctrl_c_ends_everything(home: Path, tmp_path: Path) -> None:
         command, env=_env(home), cwd=home, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as running:
         tasks = home / "federations" / "dev" / "nodes" / "edge-0" / "tasks"
-        _until(lambda: list(tasks.glob("*/apps")) or running.poll())
+        _until(lambda: list(tasks.glob("*/apps")) or running.poll(), 150)
         assert running.poll() is None
         running.send_signal(signal.SIGINT)
-        assert running.wait(30) == 130
+        assert running.wait(60) == 130
         assert running.stderr is not None
         assert running.stderr.read().decode().endswith("umbel: interrupted\n")
     assert _left(home) == []
