@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +25,7 @@ from . import registry
 from .coordinator import Coordinator
 from .core_client import CoreClient
 from .flower_invitations import Invitations
+from .initial import INIT, first_model
 from .rejoin import Rejoin
 from .run_config import Value, new_run_id, run_settings, tables
 from .run_directory import RunDirectory
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from .ledger import RoundRecord
     from .settings import RunSettings
     from ..protocol.errors import RoundFailed
+    from ..strategies import fedavg
     from ..strategies.flower_fedavg import FedAvg
     from ..strategies.metrics import Count, Sum
     from ..strategies.task import Task
@@ -118,14 +120,17 @@ def train(
     table, rest = tables({**(config or {}), **_given()}, {})
     initial = None if initial_arrays is None else _plain(initial_arrays)
     learned = _learned(task, initial, metrics, evaluate, int(table["seed"]))
+    file = os.environ.get(INIT)
+    learned = learned._replace(model=first_model(learned.model, Path(file) if file else None))
     run = os.environ.get(RUN) or new_run_id(grid.run.fab_id.rpartition("/")[2])
     secure = os.environ.get(PLAIN, "on") != "off"
     settings = run_settings(table, rest, run=run, secure=secure)
-    return _run(grid, strategy, settings, learned, int(table["clients"]))
+    rule = replace(strategy.rule, server_learning_rate=float(table["server-learning-rate"]))
+    return _run(grid, rule, settings, learned, int(table["clients"]))
 
 
 def _run(
-    grid: Grid, strategy: FedAvg, settings: RunSettings, learned: Learned, clients: int
+    grid: Grid, rule: fedavg.FedAvg, settings: RunSettings, learned: Learned, clients: int
 ) -> Result:
     """Open the core and the run's directory, and go through the rounds."""
     federation = _federation()
@@ -150,7 +155,7 @@ def _run(
             traffic=core.traffic,
             intake=core.intake,
         )
-        coordinator = Coordinator(settings, learned.model, learned.metrics, strategy.rule, around)
+        coordinator = Coordinator(settings, learned.model, learned.metrics, rule, around)
         invitations = Invitations(grid, registry.read(federation), core, settings.config)
         failure = _drive(coordinator, core, invitations, clients, disk.check)
         disk.flush()

@@ -1,8 +1,9 @@
 """The settings of a run by name: what an app, a flag or Flower's run-config may say.
 
 One table for the simulator and for a ServerApp. Precedence: the caller (flags, run-config
-overrides), then `[tool.umbel]` of the app, then `[tool.flwr.app.config]`, then `KEYS`. What is
-in no table here is the task's own and enters every round's `config`.
+overrides), then the environment (`UMBEL_ROUNDS` and its like), then `[tool.umbel]` of the app, then
+`[tool.flwr.app.config]`, then `KEYS`. What is in no table here is the task's own and enters every
+round's `config`.
 """
 
 from __future__ import annotations
@@ -46,6 +47,24 @@ device's own defaults are 5 and 4.
 
 TRAINING = ("lr", "local-epochs", "batch-size")
 """Keys of `config` that change how a task trains."""
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, Value]:
+    """Return the settings that variables say: `UMBEL_VALUE_RANGE=2.0` is `value-range`."""
+    names = {key: f"UMBEL_{key.upper().replace('-', '_')}" for key in (*KEYS, *TRAINING)}
+    return {key: parsed(environment[name]) for key, name in names.items() if environment.get(name)}
+
+
+def parsed(text: str) -> Value:
+    """Return the value that a text says: a flag, a number, or the text without its quotes."""
+    if text in {"true", "false"}:
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text.strip("\"'")
 
 
 def tables(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import nullcontext, redirect_stdout
 from enum import StrEnum
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +19,7 @@ from .run import Options, plan
 from ..clients.device_files import no_core_dumps
 from ..clients.policy import Policy
 from ..protocol.errors import SettingsError
+from ..server.run_config import from_environment, parsed
 
 if TYPE_CHECKING:
     from .federation import Result
@@ -41,6 +43,14 @@ class Secure(StrEnum):
     OFF = "off"
 
 
+Init = Annotated[
+    Path | None,
+    typer.Option(
+        "--init",
+        metavar="MODEL",
+        help="Begin with this model, a safetensors file as `umbel runs export` writes it.",
+    ),
+]
 DropAt = Annotated[
     list[str] | None,
     typer.Option(
@@ -76,6 +86,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
     ] = Secure.ON,
     drop_at: DropAt = None,
     run_config: RunConfig = None,
+    init: Init = None,
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Device policy (TOML) for every client.")
     ] = None,
@@ -100,10 +111,11 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         seed=seed,
         secure=secure is Secure.ON,
         drops=drop_at or (),
-        settings=dict(pair(text) for text in run_config or ()),
+        settings=from_environment(os.environ) | dict(pair(text) for text in run_config or ()),
         policy=Policy.load(policy) if policy else None,
         in_process=in_process,
         run=run_id,
+        init=init,
     )
     result = _watched(plan(directory, options), form)
     typer.echo(
@@ -140,15 +152,4 @@ def pair(text: str) -> tuple[str, Value]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise SettingsError("--run-config", "KEY=VALUE", text)
-    return key.strip(), _value(value.strip())
-
-
-def _value(text: str) -> Value:
-    if text in {"true", "false"}:
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text.strip("\"'")
+    return key.strip(), parsed(value.strip())

@@ -29,6 +29,7 @@ from ..protocol.errors import Refused
 from ..protocol.member import Identity
 from ..protocol.verification import Verifier
 from ..server.coordinator import Coordinator
+from ..server.initial import first_model
 from ..server.ledger import RoundRecord
 from ..server.run_directory import RunDirectory
 from ..server.surroundings import Surroundings
@@ -95,13 +96,14 @@ def own_policy(settings: RunSettings) -> Policy:
 class Federation:
     """`clients` simulated devices and a server."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a part of one federation
         self,
         trainer: Trainer | Sequence[Trainer],
         settings: RunSettings,
         *,
         clients: int,
         home: Path,
+        init: Path | None = None,
         rule: FedAvg | None = None,
         policy: Policy | None = None,
         drops: Sequence[Drop] = (),
@@ -114,6 +116,7 @@ class Federation:
             settings: The run.
             clients: How many.
             home: Where `runs/` is.
+            init: A safetensors file with the initial model; None for the task's own.
             rule: The server step; FedAvg by default.
             policy: Of every client; None is the one that `own_policy` makes.
             drops: Losses to play.
@@ -122,7 +125,7 @@ class Federation:
         trainers = trainer if isinstance(trainer, Sequence) else [trainer] * clients
         trainer = trainers[0]
         # User code first: what fails here leaves no run behind.
-        model = trainer.arrays(settings.seed)
+        model = first_model(trainer.arrays(settings.seed), init)
         metrics = {phase: trainer.declared(phase) for phase in ("train", "evaluate")}
         self.settings = settings
         self.policy = policy or own_policy(settings)

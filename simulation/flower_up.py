@@ -33,6 +33,7 @@ from .programs import Program, command_path, environment, free_port
 from ..clients.flower_launcher import remove_left, write_launcher
 from ..clients.flower_node import deactivate, remember
 from ..protocol.errors import StateError
+from ..server.initial import INIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,6 +81,8 @@ class Wanted:
     """Rounds that the run needs of a device in a day."""
     settings: Mapping[str, Value] = field(default_factory=dict)
     """Settings of the run that the app does not declare in its run-config."""
+    init: Path | None = None
+    """A safetensors file with the initial model; None for the app's own."""
     core: bool = True
     """Whether the core service is started; an app of plain Flower does without."""
 
@@ -225,6 +228,7 @@ class FlowerUp:
         env = QUIET | own | {"FLWR_HOME": str(self._flwr_home(SUPERLINK))}
         env |= {SETTINGS: json.dumps(dict(self.wanted.settings))}
         env |= {} if self.wanted.secure else {"UMBEL_SECURE": "off"}
+        env |= {INIT: str(self.wanted.init.absolute())} if self.wanted.init else {}
         self.supervisor.start(Program(name=SUPERLINK, command=tuple(command), env=env, tier=1))
 
     def _supernode(self, client: Client, partition: int) -> Program:

@@ -50,6 +50,8 @@ class Options:
     """Whether user code runs here and not in a child: faster to start, no protection."""
     run: str | None = None
     home: Path | None = None
+    init: Path | None = None
+    """A safetensors file with the initial model; None draws it from the seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,7 @@ class Plan:
                 self.settings,
                 clients=self.clients,
                 home=self.asked.home or umbel_home(),
+                init=self.asked.init,
                 rule=self.rule,
                 policy=self.asked.policy,
                 drops=self.drops,

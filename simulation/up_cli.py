@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import report, up_report
-from .cli import Format, RunConfig, Secure, pair
+from .cli import Format, Init, RunConfig, Secure, pair
 from .programs import direct, without_colours
 from .up_plan import Asked, plan_up
+from ..server.run_config import from_environment
 from ..strategies.places import umbel_home
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
     ] = Secure.ON,
     rounds: Annotated[int | None, typer.Option(help="Number of training rounds.")] = None,
     run_config: RunConfig = None,
+    init: Init = None,
     name: Annotated[str, typer.Option(help="Name of the federation.")] = "dev",
     form: Annotated[
         Format, typer.Option("--format", help="text for people, json for programs.")
@@ -66,8 +68,9 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
     """Run an app on a real federation: SuperLink, core service, client processes, TLS."""
     settings = tuple(pair(text) for text in run_config or ())
     asked = Asked(
-        edge=edge, gpu=gpu, drop=drop, secure=secure is Secure.ON, rounds=rounds, settings=settings
-    )
+        edge=edge, gpu=gpu, drop=drop, secure=secure is Secure.ON, rounds=rounds,
+        settings=settings, environment=from_environment(os.environ), init=init,
+    )  # fmt: skip
     plan = plan_up(directory, asked)
     os.environ.update(direct())
     with _stoppable(), _no_orphans():
@@ -89,6 +92,7 @@ def _run(plan: UpPlan, name: str, *, keep: bool, form: Format) -> None:
         secure=plan.secure,
         rounds=plan.rounds,
         settings=plan.settings,
+        init=plan.init,
         core=plan.secure or plan.umbel,
     )
     with FlowerUp(wanted, screen.say) as federation:

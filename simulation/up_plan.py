@@ -9,7 +9,7 @@ settings are its own and its rounds are counted by nobody here; in a secure one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,9 @@ class Asked:
     secure: bool = True
     rounds: int | None = None
     settings: tuple[tuple[str, Value], ...] = ()
+    environment: Mapping[str, Value] = field(default_factory=dict)
+    """Settings that variables say, below the flags; of an app of Flower's own kind its keys."""
+    init: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +65,8 @@ class UpPlan:
     """The run's other settings."""
     rounds: int
     """Rounds that a device joins in this run; 0 where nobody knows."""
+    init: Path | None = None
+    """A safetensors file with the initial model."""
 
 
 def plan_up(app: Path, asked: Asked) -> UpPlan:
@@ -73,7 +78,8 @@ def plan_up(app: Path, asked: Asked) -> UpPlan:
     declared, own = read_tables(app)
     ours = bool(own)
     edge, gpu = _clients(asked, TORCH in own)
-    given = dict(asked.settings)
+    given = _from_environment(asked, declared, ours=ours or asked.secure)
+    given.update(asked.settings)
     if "clients" in given:
         raise SettingsError("run-config", "--edge and --gpu for the number of clients", "clients")
     if asked.rounds is not None:
@@ -89,15 +95,27 @@ def plan_up(app: Path, asked: Asked) -> UpPlan:
         checked = run_settings(table, extra, run="run", secure=asked.secure)
         rounds = (checked.rounds + 1) * checked.attempts
         _check_size(edge + gpu, checked.params.min_members, checked.rounds, asked)
+    elif asked.init is not None:
+        raise SettingsError("--init", "an app whose rounds are Umbel's: [tool.umbel]", app.name)
     elif asked.drop:
         raise SettingsError("--drop", "an app whose rounds are recorded: [tool.umbel]", app.name)
     elif rest:
         known = ", ".join(sorted(declared)) or "nothing"
         raise SettingsError("run-config", f"a key that the app declares: {known}", min(rest))
+    if asked.init is not None and not asked.init.is_file():
+        raise SettingsError("--init", "a safetensors file", f"none at {asked.init}")
     return UpPlan(
         app=app, edge=edge, gpu=gpu, drop=asked.drop, secure=asked.secure, umbel=ours,
-        config=config, settings=rest, rounds=rounds,
+        config=config, settings=rest, rounds=rounds, init=asked.init,
     )  # fmt: skip
+
+
+def _from_environment(
+    asked: Asked, declared: Mapping[str, Value], *, ours: bool
+) -> dict[str, Value]:
+    """Return the variables that matter here: how many clients there are is said by flags."""
+    known = set(asked.environment if ours else declared) - {"clients"}
+    return {key: value for key, value in asked.environment.items() if key in known}
 
 
 def _clients(asked: Asked, has_torch_task: bool) -> tuple[int, int]:

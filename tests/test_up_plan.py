@@ -76,6 +76,30 @@ def test_a_plain_app_has_its_own_names(tmp_path: Path) -> None:
     assert (plan.config, plan.settings, plan.rounds) == ({"num-server-rounds": 4}, {}, 0)
 
 
+def test_a_flag_stands_above_the_environment_and_that_above_the_app(tmp_path: Path) -> None:
+    app = _app(tmp_path, "rounds = 7\nlr = 0.1", 'task = "a.b:C"\ntrip = 2.0\nalpha = 0.2')
+    said = {"rounds": 5, "lr": 0.7, "trip": 3.0, "clients": 99}
+    plan = plan_up(app, Asked(edge=5, rounds=3, settings=(("lr", 0.5),), environment=said))
+    assert plan.config == {"rounds": 3, "lr": 0.5}
+    assert plan.settings == {"trip": 3.0, "clients": 5, "rejoin": 30.0}
+
+
+def test_a_plain_app_takes_its_own_names_from_the_environment(tmp_path: Path) -> None:
+    app = _app(tmp_path, "lr = 0.1", own="")
+    plan = plan_up(app, Asked(secure=False, environment={"lr": 0.7, "trip": 3.0}))
+    assert (plan.config, plan.settings) == ({"lr": 0.7}, {})
+
+
+def test_a_model_to_begin_with_is_there(tmp_path: Path) -> None:
+    model = tmp_path / "m.safetensors"
+    with pytest.raises(SettingsError, match="--init"):
+        plan_up(_app(tmp_path), Asked(init=model))
+    model.touch()
+    assert plan_up(_app(tmp_path), Asked(init=model)).init == model
+    with pytest.raises(SettingsError, match="--init"):
+        plan_up(_app(tmp_path, own=""), Asked(init=model, secure=False))
+
+
 def test_a_wrapped_app_is_told_how_many_clients_there_are(tmp_path: Path) -> None:
     app = _app(tmp_path, "num-server-rounds = 2", own="")
     plan = plan_up(app, Asked(edge=5, rounds=4, drop=1, settings=(("trip", 9.0),)))
