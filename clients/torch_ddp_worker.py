@@ -199,6 +199,8 @@ class Leader(Rank):
             if self._asked:
                 with suppress(BrokenPipeError):
                     pipe.send(self._sink, {"over": how}, {})
+            else:
+                print(f"training group, idle: {how}", file=sys.stderr, flush=True)
             self.leave(1)
 
     def leave(self, code: int) -> NoReturn:

@@ -80,6 +80,7 @@ class Points(umbel.Task):
             assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)
             assert torch.get_num_threads() == 1
             assert os.environ["OMP_NUM_THREADS"] == "1"
+            assert os.environ["GLOO_SOCKET_IFNAME"] == os.environ["NCCL_SOCKET_IFNAME"] == "lo"
             assert dist.get_backend() == "gloo"
         rows = int(site.config.get("rows", 45)) + (what == "uneven")
         rng = np.random.default_rng([5, rows])

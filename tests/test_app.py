@@ -71,6 +71,27 @@ def test_a_wrong_file_names_the_place(app: Path, text: str, says: str) -> None:
         AppRef.read(_write(app, text))
 
 
+def test_the_torch_task_is_named_beside_the_task(app: Path) -> None:
+    text = (
+        '[tool.umbel]\ntask = "app_under_test.task:Mine"\ntask-torch = "app_under_test.task:mine"\n'
+    )
+    ref = AppRef.read(_write(app, text + "rounds = 5\n"))
+    assert ref.settings == {"rounds": 5}
+    assert ref.torch() == AppRef(app, "app_under_test.task:mine")
+    assert ref.torch().settings == {"rounds": 5}
+    assert AppRef(app, "app_under_test.task:Mine").torch() == ref.torch()
+
+
+@pytest.mark.parametrize(
+    ("value", "got"), [("", "None"), ('task-torch = "no colon"', "'no colon'")]
+)
+def test_an_app_without_a_torch_task_is_named(app: Path, value: str, got: str) -> None:
+    ref = AppRef.read(_write(app, f'[tool.umbel]\ntask = "a:b"\n{value}\n'))
+    says = r"pyproject\.toml: tool\.umbel\.task-torch: expected 'package\.module:attribute', got "
+    with pytest.raises(SettingsError, match=says + got):
+        ref.torch()
+
+
 def test_no_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"expected an app's pyproject\.toml, got 'No such"):
         AppRef.read(tmp_path)

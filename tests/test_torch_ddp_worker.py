@@ -139,13 +139,20 @@ def test_a_group_ends_with_its_parent_and_a_rank_that_dies_idle_ends_its_group(
         "print(first.pid, second.pid, 'torch' in sys.modules, flush=True)\n"
         "first.train(start, Site(0, 1, {'what': 'sleep'}), Settings())\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+    log = folder / "log"
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=errors
+        ) as parent,
+    ):
         assert parent.stdout is not None
         first, second, torch = parent.stdout.readline().split()
         assert torch == b"False"
         busy, idle = ranks(int(first)), ranks(int(second))
         idle[1].kill()
         gone(idle)
+        assert "training group, idle: lost rank 1 of 2, which was killed by" in log.read_text()
         asleep(folder, 2)
         parent.kill()
         gone(busy)
