@@ -1,4 +1,4 @@
-"""Umbel: federated training in which nobody sees a single update.
+"""Umbel: federated training in which the server gets the sum of the updates, and no single one.
 
 The public names are imported when they are first used, so that `import umbel` costs nothing and a
 device without torch or flwr never meets them.

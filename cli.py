@@ -103,7 +103,7 @@ def _umbel(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Federated training in which nobody sees a single client's update.
+    """Federated training in which the server gets the sum of the updates, and no single one.
 
     Example: umbel new hello && umbel simulate hello
     """

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from hashlib import sha256
 from pathlib import Path
@@ -269,6 +272,23 @@ def test_every_module_has_its_sentence_in_the_story_of_its_part(part: str) -> No
     story = ast.get_docstring(ast.parse((ROOT / part / "__init__.py").read_text("utf-8"))) or ""
     modules = {path.name for path in (ROOT / part).glob("*.py")} - {"__init__.py"}
     assert set(re.findall(r"\w+\.py\b", story)) == modules
+
+
+# ---- README.md ---------------------------------------------------------------------------------
+
+
+def test_the_task_of_the_readme_runs(tmp_path: Path) -> None:
+    (program,) = blocks((ROOT / "README.md").read_text("utf-8"), "python")
+    (tmp_path / "blobs.py").write_text(program, "utf-8")
+    done = subprocess.run(
+        [sys.executable, "blobs.py"],
+        cwd=tmp_path,
+        env=os.environ | {"UMBEL_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("on (development CA) {'eval.accuracy': 0."), done.stderr
 
 
 # ---- all pages ---------------------------------------------------------------------------------
