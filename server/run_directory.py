@@ -22,6 +22,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import safetensors
@@ -266,6 +267,20 @@ def list_runs(root: Path) -> tuple[str, ...]:
     """Return the ids of the runs under `root`, sorted."""
     found = (path.parent.name for path in root.glob("runs/*/ledger.sqlite"))
     return tuple(sorted(name for name in found if _RUN_ID.fullmatch(name)))
+
+
+def sweep(root: Path) -> tuple[str, ...]:
+    """Remove what writers that were killed left half-written; return the runs that had some.
+
+    A run that is being written is left alone, as is one whose ledger is damaged.
+    """
+    left = sorted({folder.parents[1].name for folder in root.glob("runs/*/rounds/.*")})
+    swept = []
+    for run in left:
+        with suppress(StateError):
+            RunDirectory.resume(root, run).close()
+            swept.append(run)
+    return tuple(swept)
 
 
 def write_arrays(

@@ -34,6 +34,7 @@ from ..clients.flower_launcher import remove_left, write_launcher
 from ..clients.flower_node import deactivate, remember
 from ..protocol.errors import StateError
 from ..server.initial import INIT
+from ..server.run_directory import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -126,6 +127,7 @@ class FlowerUp:
             clients = wanted.clients
             self.federation = prepare(wanted.folder, wanted.name, clients, datetime.now(UTC))
             self._clear()
+            sweep(wanted.home)
             self.address = f"{LOOPBACK}:{free_port()}"
             self.control = Control(self.address, self.federation.ca)
         except BaseException:
@@ -141,9 +143,10 @@ class FlowerUp:
         self.close()
 
     def close(self) -> None:
-        """End nodes, SuperLink and core in this order."""
+        """End nodes, SuperLink and core in this order, and sweep up behind a killed ServerApp."""
         self.control.close()
         self.supervisor.close()
+        sweep(self.wanted.home)
 
     def start_servers(self) -> None:
         """Start core service and SuperLink, register every client, and write its device's files.

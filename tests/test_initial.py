@@ -34,7 +34,10 @@ def test_without_a_file_the_app_has_its_own() -> None:
 
 
 def test_the_arrays_of_the_file_in_the_order_of_the_app(tmp_path: Path) -> None:
-    saved = {"b": np.float32([1, 2]), "w": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    saved: dict[str, NDArray[Any]] = {
+        "b": np.array([1, 2], np.float32),
+        "w": np.arange(6, dtype=np.float32).reshape(2, 3),
+    }
     found = first_model(OWN, _saved(tmp_path, saved))
     assert sorted(found) == ["b", "w"]
     assert all(np.array_equal(found[name], saved[name]) for name in saved)

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from umbel.protocol.errors import SettingsError
-from umbel.server.run_config import KEYS, Value, new_run_id, run_settings, tables
+from umbel.server.run_config import (
+    KEYS,
+    TRAINING,
+    Value,
+    from_environment,
+    new_run_id,
+    parsed,
+    run_settings,
+    tables,
+)
 
 
 def test_defaults_are_those_of_the_page() -> None:
@@ -115,3 +124,21 @@ def test_run_ids_tell_the_app_and_differ() -> None:
     made = [new_run_id("digits") for _ in range(20)]
     assert all(re.fullmatch(r"digits-\d{8}-\d{6}-[0-9a-f]{4}", each) for each in made)
     assert len(set(made)) > 15
+
+
+def test_every_setting_has_its_variable() -> None:
+    said = {f"UMBEL_{key.upper().replace('-', '_')}": "7" for key in (*KEYS, *TRAINING)}
+    assert from_environment(said) == dict.fromkeys((*KEYS, *TRAINING), 7)
+
+
+def test_other_variables_and_empty_ones_say_nothing() -> None:
+    assert from_environment({"UMBEL_HOME": "/x", "ROUNDS": "3", "UMBEL_ROUNDS": ""}) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("3", 3), ("0.5", 0.5), ("1e-3", 0.001), ("true", True), ("false", False), ('"3"', "3")],
+)
+def test_a_variables_value_is_read_as_toml_has_it(text: str, value: Value) -> None:
+    assert parsed(text) == value
+    assert type(parsed(text)) is type(value)
