@@ -141,7 +141,10 @@ class Federation:
         self.coordinator = Coordinator(
             settings, model, metrics, rule or FedAvg(), self._surroundings()
         )
-        devices = [self._device(i, clients, trainers[i]) for i in range(clients)]
+        self._enrol([self._device(i, clients, trainers[i]) for i in range(clients)])
+
+    def _enrol(self, devices: list[Device]) -> None:
+        """Give each device a session, connected to the server."""
         self.sessions = [Session(device) for device in devices]
         self.names = {device.identity.id.hex(): i for i, device in enumerate(devices)}
         self.link.connect(
