@@ -15,6 +15,7 @@ from .cli import Format
 from .dev_federation import place
 from .processes import end_leftovers, lock, read_state
 from ..protocol.errors import StateError
+from ..server.run_directory import sweep
 from ..strategies.places import umbel_home
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def down(
     ] = Format.TEXT,
 ) -> None:
     """End every process of a federation on this machine; its keys and its runs stay."""
-    ended = end(place(umbel_home(), name))
+    home = umbel_home()
+    ended = end(place(home, name))
+    sweep(home)
     if form is Format.JSON:
         typer.echo(json.dumps({"federation": name, "ended": ended}))
     else:

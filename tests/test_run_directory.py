@@ -19,7 +19,7 @@ from umbel.protocol.digest import model_digest
 from umbel.protocol.errors import BadUpdate, SettingsError, StateError
 from umbel.protocol.manifest import Manifest
 from umbel.server.ledger import RoundRecord
-from umbel.server.run_directory import MODEL_FILE, RunDirectory, list_runs
+from umbel.server.run_directory import MODEL_FILE, RunDirectory, list_runs, sweep
 
 Arrays = dict[str, NDArray[np.generic]]
 MODEL: Arrays = {
@@ -340,3 +340,16 @@ def test_the_manifest_is_json_that_people_can_read(run: RunDirectory) -> None:
         "shape": [2, 3],
         "dtype": "float32",
     }
+
+
+def test_sweeping_takes_what_a_killed_writer_left_and_nothing_else(
+    tmp_path: Path, run: RunDirectory
+) -> None:
+    write(run, 0)
+    (run.path / "rounds" / ".000001.9").mkdir()
+    (run.path / "rounds" / ".000001.9" / MODEL_FILE).write_bytes(b"half")
+    assert sweep(tmp_path) == ()  # it is being written
+    run.close()
+    assert sweep(tmp_path) == ("digits-1",)
+    assert [folder.name for folder in (run.path / "rounds").iterdir()] == ["000000"]
+    assert sweep(tmp_path) == ()
