@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 SERVICE = "umbel.v1.Gateway"
 KEEPALIVE, PING_TIMEOUT = 20.0, 10.0
 HANDSHAKE = 5.0
+IDLE = 120.0
+"""Seconds for which a connection may have no call."""
 HELLO = 10.0
 """Seconds within which the first message of a stream must come."""
 LAST_WORDS = 5.0
@@ -58,6 +60,7 @@ def options(connections: int) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", int(1000 * KEEPALIVE)),
         ("grpc.keepalive_timeout_ms", int(1000 * PING_TIMEOUT)),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 5000),
         ("grpc.http2.max_ping_strikes", 0),

@@ -9,6 +9,7 @@ after another, each with the next epoch; the newest wins, and the older is ended
 | hello, not resumed | a new session; the ServerApp learns `joined`, an earlier one is gone |
 | hello, resumed, the session is there | what is unacknowledged is sent again; `joined`, resumed |
 | hello, resumed, no such session | refused: join anew |
+| hello, not resumed, after a break before which the node was never heard | as resumed |
 | the stream breaks | `GRACE` seconds for a resumed one, then `left` |
 | the peer does not read, or breaks a rule | ended by name, `left` |
 | a certificate's end comes | ended by name, `left` |
@@ -106,6 +107,15 @@ class Session:
         self.fence = 0
         """Number of the first message by the present ServerApp."""
 
+    @property
+    def silent(self) -> bool:
+        """Say whether its only stream broke before the node was heard, or had got anything.
+
+        The node may not even know that it had a session; all that was sent is kept.
+        """
+        untouched = self.inbox.received == 0 and self.outbox.kept == self.outbox.sent
+        return self.stream is None and untouched
+
 
 class _Run:
     """One run that the core serves."""
@@ -185,23 +195,25 @@ class Sessions:
         """
         run = self._admitted(entry, wall)
         name, node = entry.hello.run, entry.peer.id.hex()
-        session = run.sessions.get(node)
-        if entry.hello.resume:
+        session, resumed = run.sessions.get(node), entry.hello.resume
+        if resumed:
             session = self._resumed(session, entry)
         elif session is None and self.count() >= self._limit:
             raise Turned(Ending.FULL, node, f"is one more than {self._limit} sessions")
+        else:
+            resumed = session is not None and session.silent and _same(session, entry)
         if session is not None and session.stream is not None:
             epoch = session.stream.epoch
             self._say("newest", f"node {node}: a newer connection took over from epoch {epoch}")
             session.stream.end(Ending.TAKEN_OVER)
-        if session is None or not entry.hello.resume:
+        if session is None or not resumed:
             session = Session(name, entry.peer, entry.hello.certificate, entry.until)
             run.sessions[node] = session
         run.epochs[node] = run.epochs.get(node, 0) + 1
         written = entry.ack if entry.hello.resume else 0
         session.stream = Stream(session, run.epochs[node], written, wake)
         session.broken_at = math.inf
-        self._emit(name, "joined", session.der, node=node, resumed=entry.hello.resume)
+        self._emit(name, "joined", session.der, node=node, resumed=resumed)
         wake()
         return session.stream
 
@@ -232,12 +244,8 @@ class Sessions:
         return run
 
     def _resumed(self, session: Session | None, entry: Entry) -> Session:
-        node, peer = entry.peer.id.hex(), entry.peer
-        same = session is not None and (session.fingerprint, session.der) == (
-            peer.fingerprint,
-            entry.hello.certificate,
-        )
-        if session is None or not same:
+        node = entry.peer.id.hex()
+        if session is None or not _same(session, entry):
             raise Turned(Ending.NOT_RESUMED, node, "resumes a session that is not there")
         try:
             session.outbox.acked(entry.ack)
@@ -358,3 +366,9 @@ class Sessions:
         if session.stream is not None:
             session.stream.end(ending)
         self._emit(session.run, "left", node=session.node)
+
+
+def _same(session: Session, entry: Entry) -> bool:
+    """Say whether both certificates are those of the session."""
+    given = entry.peer.fingerprint, entry.hello.certificate
+    return (session.fingerprint, session.der) == given

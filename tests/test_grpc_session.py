@@ -157,6 +157,7 @@ def test_a_gateway_that_stays_away_ends_the_session(
 def test_a_device_that_was_given_up_joins_anew(run: Run, proxy: Proxy) -> None:
     device = run.devices()[0].start(run.name, run.ticket(0))
     run.joined(1)
+    run.pump(lambda: device.session is not None and device.session._line.epoch == 1)
     proxy.close()
     run.pump(lambda: not run.coordinator.nodes)  # 3 s of grace
     proxy.reopen()

@@ -79,6 +79,40 @@ def test_another_certificate_or_other_numbers_resume_nothing(changes: dict[str, 
     assert stream.ending is None
 
 
+def test_a_break_before_the_node_was_heard_costs_it_nothing() -> None:
+    """It may not know of its session: the welcome was lost, and it says hello as before."""
+    gateway = Gateway()
+    first = gateway.enter()
+    gateway.sessions.broken(first, 100.0)
+    gateway.sessions.post(RUN, node(), b"start")
+    gateway.take()
+    second = gateway.enter()
+    welcome, start = downs(second)
+    assert (welcome.welcome.epoch, start.seq, start.message) == (2, 1, b"start")
+    assert [fields["resumed"] for _, _, fields, _ in gateway.take()] == [True]
+
+
+@pytest.mark.parametrize("heard", [up(1), pb.Up(ack=1)])
+def test_a_node_that_was_heard_and_begins_anew_is_new(heard: pb.Up) -> None:
+    gateway = Gateway()
+    first = gateway.enter()
+    gateway.sessions.post(RUN, node(), b"start")
+    gateway.sessions.up(first, heard)
+    gateway.sessions.broken(first, 100.0)
+    gateway.take()
+    second = gateway.enter()
+    assert [down.seq for down in downs(second)] == [0]
+    assert [fields["resumed"] for _, _, fields, _ in gateway.take()] == [False]
+
+
+def test_another_certificate_is_new_though_the_node_was_never_heard() -> None:
+    gateway = Gateway()
+    gateway.sessions.broken(gateway.enter(), 100.0)
+    gateway.take()
+    gateway.enter(der=b"another leaf")
+    assert [fields["resumed"] for _, _, fields, _ in gateway.take()] == [False]
+
+
 def test_an_expired_certificate_ends_a_stream_that_lives() -> None:
     gateway = Gateway()
     stream = gateway.enter(until=50.0)
