@@ -4,8 +4,10 @@
     parse_up, parse_down, parse_fetch    the same for what the gateway's methods carry
 
 Checked here: the size of the whole message, that exactly one body is set, the length of
-every fixed field, and the counts of repeated ones against the largest roster. What depends
-on the roster (how many neighbours, whose place) is checked by the rules of scheme A.
+every fixed field, and the counts of repeated ones against the largest roster. Fields that this
+version does not know are dropped: headers and blobs are passed on to all neighbours, and what one
+member hid in them would make every neighbour's message too large. What depends on the roster (how
+many neighbours, whose place) is checked by the rules of scheme A.
 """
 
 from __future__ import annotations
@@ -138,6 +140,7 @@ def _decode(message: Message, data: bytes, peer: str, limit: int = MAX_MESSAGE) 
         message.ParseFromString(data)
     except DecodeError as error:
         raise Malformed(peer, "message", "a session message", "bytes that are none") from error
+    message.DiscardUnknownFields()
 
 
 def _exact(peer: str, what: str, value: bytes, length: int) -> None:

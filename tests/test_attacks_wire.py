@@ -180,6 +180,31 @@ DOWN: dict[str, tuple[bytes, bytes]] = {
 }
 
 
+def _padded(message: bytes, size: int) -> bytes:
+    """Return a message with a field of `size` bytes that no version of the protocol has."""
+    return message + _field(999, bytes(size))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    low = bytes((value >> 7 * i & 0x7F | 0x80) for i in range(4))
+    return low + bytes((value >> 28,))
+
+
+def test_a_member_that_pads_its_header_does_not_drown_its_neighbours() -> None:
+    """A header is passed on to k neighbours; 2 MiB in it would end all their sessions, unnamed."""
+    header = _padded(_header().SerializeToString(), wire.MAX_MESSAGE - 300)
+    masked = _field(5, _field(1, header))  # ToServer.masked, Masked.header
+    got = wire.parse_to_server(_field(1, CTX) + masked, "ada").masked.header
+    assert got == _header()
+    passed_on = _down(survivors=pb.Survivors(masked=[got] * 32))
+    assert len(passed_on) < 32 * 200
+    assert len(wire.parse_to_client(passed_on).survivors.masked) == 32
+
+
 @pytest.mark.parametrize("text", ["\x1b[2J", "policy\nround 1 finished", "\u202egpj"])
 def test_a_member_that_writes_to_the_operators_terminal_is_named(text: str) -> None:
     with pytest.raises(Malformed, match=r"^ada: refusal\.key"):
