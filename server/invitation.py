@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from .ingest import STALLS_A_TRIP
 from ..protocol import messages_pb2 as pb
 from ..protocol.canonical import settings_to_pb
+from ..protocol.errors import SettingsError
 from ..protocol.plan import Params, read
+from ..protocol.wire import MAX_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     from ..protocol.context import Terms
     from ..protocol.layout import MessageLayout
     from ..protocol.verification import Member
+
+
+_FRAMING = 16
+"""Bytes that a start costs inside its message, at most."""
 
 
 class Joined(NamedTuple):
@@ -66,8 +72,12 @@ class Plan:
 
 
 def start_of(terms: Terms, model_bytes: int, manifest: str = "") -> pb.Start:
-    """Return the message that opens an attempt: what of ctx0 a member cannot know itself."""
-    return pb.Start(
+    """Return the message that opens an attempt: what of ctx0 a member cannot know itself.
+
+    Raises:
+        SettingsError: It is larger than a message may be.
+    """
+    start = pb.Start(
         protocol=terms.protocol,
         scheme=terms.scheme,
         run=terms.run,
@@ -80,3 +90,8 @@ def start_of(terms: Terms, model_bytes: int, manifest: str = "") -> pb.Start:
         model_bytes=model_bytes,
         manifest=manifest,
     )
+    size = start.ByteSize() + _FRAMING
+    if size > MAX_MESSAGE:
+        expected = f"names and shapes that fit a message of {MAX_MESSAGE} bytes"
+        raise SettingsError("model", expected, f"{size} bytes", "use fewer arrays, shorter names")
+    return start
