@@ -201,6 +201,9 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
         mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
         raise SettingsError(str(path), "no write permission but the owner's", mode, "chmod go-w")
     folder = os.stat(path.absolute().parent)
+    if folder.st_uid not in (0, os.geteuid()):  # whoever owns it may put another file there
+        owner = f"user {folder.st_uid}"
+        raise SettingsError(str(path.parent), "a directory of this user or root", owner)
     sticky = folder.st_mode & stat.S_ISVTX
     if folder.st_mode & _OTHERS_WRITE and not sticky:
         mode = f"mode {stat.S_IMODE(folder.st_mode):04o}"

@@ -48,6 +48,13 @@ def test_a_file_of_another_user_is_refused(path: Path) -> None:
     assert "expected a file of this user or root, got 'user 12345'" in refusal(path)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_another_user_is_refused(path: Path) -> None:
+    os.chown(path.parent, 12345, -1)
+    with pytest.raises(SettingsError, match="a directory of this user or root, got 'user 12345'"):
+        read_owned(path)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_file_of_root_serves_every_user(path: Path) -> None:
     for folder in (path.parent, *path.parents[1:3]):
