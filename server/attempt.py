@@ -331,8 +331,10 @@ class Attempt:
         finally:
             for member, what in self._server.faults:
                 self._note("bad share", member.hex(), what)
-        self._opened().unmask(streams)
-        wipe(*(key for key, _ in streams))
+        try:
+            self._opened().unmask(streams)
+        finally:
+            wipe(*(key for key, _ in streams))
         self._read_sum()
         self._move(E.OPENED, now)
 
