@@ -125,8 +125,11 @@ def train(
     run = os.environ.get(RUN) or new_run_id(grid.run.fab_id.rpartition("/")[2])
     secure = os.environ.get(PLAIN, "on") != "off"
     settings = run_settings(table, rest, run=run, secure=secure)
+    clients, least = int(table["clients"]), max(int(table["cohort"]), settings.params.min_members)
+    if clients < least:
+        raise SettingsError("clients", f"at least {least}, for a cohort of that size", clients)
     rule = replace(strategy.rule, server_learning_rate=float(table["server-learning-rate"]))
-    return _run(grid, rule, settings, learned, int(table["clients"]))
+    return _run(grid, rule, settings, learned, clients)
 
 
 def _run(
