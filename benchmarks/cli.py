@@ -94,8 +94,10 @@ def _reporting(run: Run) -> Callable[..., None]:
 
 
 def _row(line: dict[str, object]) -> str:
-    """Return one measurement as words: figure, worst, peer with ratio, limit with share."""
-    text = f"{line['bench']} {line['case']}: {line['umbel']} {line['unit']} (worst {line['worst']})"
+    """Return one measurement as words: figure, p95, worst, peer with ratio, limit with share."""
+    tail = "" if line["p95"] is None else f"p95 {line['p95']}, "
+    text = f"{line['bench']} {line['case']}: {line['umbel']} {line['unit']}"
+    text += f" ({tail}worst {line['worst']})"
     if line["peer"] is not None:
         text += f" · {line['ratio']}x {line['peer_name']} ({line['peer']})"
     if line["limit"] is not None:

@@ -6,8 +6,10 @@ which yields one `Measurement` a case; a measurement prints as one JSON object o
 
     ratio     how many times better than the peer, so larger is better whatever the unit
     of_limit  the share of the limit that was reached; 1 is the limit
-    umbel     the median over `runs`; `worst` is the worst of them; null where nothing could be
-              measured on this machine, which `absent` explains on stderr
+    umbel     the median over `runs`; null where nothing could be measured on this machine, which
+              `absent` explains on stderr
+    p95       19 of 20 runs were at least this good; null where there are fewer than 20
+    worst     the worst run
 
 This module measures nothing itself.
 """
@@ -42,6 +44,9 @@ MORE_IS_BETTER = {
     "models": False,
     "ratio": False,
 }
+
+
+_FOR_P95 = 20  # below it the 95th percentile is the worst run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +87,7 @@ class Measurement:
             "case": self.case,
             "unit": self.unit,
             "umbel": _short(own),
+            "p95": _short(_p95(self.samples, more)),
             "worst": _short((min if more else max)(self.samples, default=None)),
             "peer": _short(peer),
             "peer_name": self.peer_name,
@@ -163,6 +169,13 @@ def _commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return answer.stdout.strip()
+
+
+def _p95(samples: Sequence[float], more: bool) -> float | None:
+    """Return the sample that 95 % are not worse than, by the nearest rank."""
+    if len(samples) < _FOR_P95:
+        return None
+    return sorted(samples, reverse=more)[-(-19 * len(samples) // 20) - 1]
 
 
 def _better(own: float | None, other: float | None, more: bool) -> float | None:

@@ -40,6 +40,7 @@ def test_a_line_by_hand_where_more_is_better() -> None:
         "case": "float/threads=1",
         "unit": "GB/s",
         "umbel": 15.0,
+        "p95": None,
         "worst": 10.0,
         "peer": 2.0,
         "peer_name": "flwr",
@@ -57,6 +58,22 @@ def test_a_ratio_is_larger_when_better_where_less_is_better() -> None:
         bench="secure", case="x", unit="s", samples=[0.4, 0.5, 0.9], peer=[4.0], limit=1.0
     ).line()
     assert (line["ratio"], line["of_limit"], line["worst"]) == (8.0, 2.0, 0.9)
+
+
+@pytest.mark.parametrize(("unit", "p95", "worst"), [("s", 0.38, 0.4), ("GB/s", 0.03, 0.01)])
+def test_nineteen_of_twenty_runs_are_as_good_as_p95(unit: str, p95: float, worst: float) -> None:
+    # 0.01 to 0.40: the 38th of 40 from the good end
+    samples = [n / 100 for n in range(40, 0, -1)]
+    line = Measurement(bench="round", case="x", unit=unit, samples=samples).line()
+    assert (line["p95"], line["worst"]) == (p95, worst)
+
+
+def test_p95_of_few_runs_is_none_and_of_twenty_the_last_but_one() -> None:
+    few, twenty = (
+        Measurement(bench="x", case="y", unit="s", samples=[n + 1.0 for n in range(count)]).line()
+        for count in (19, 20)
+    )
+    assert (few["p95"], twenty["p95"]) == (None, 19.0)
 
 
 def test_without_peer_or_limit_there_is_no_ratio() -> None:

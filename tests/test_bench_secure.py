@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from umbel.strategies.trainer import Settings
 
 FIELDS = {
-    *("bench", "case", "unit", "umbel", "worst", "peer", "peer_name"),
+    *("bench", "case", "unit", "umbel", "p95", "worst", "peer", "peer_name"),
     *("limit", "limit_name", "ratio", "of_limit", "runs"),
 }
 CLIENTS, WORDS = 6, 640
