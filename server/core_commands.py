@@ -130,7 +130,7 @@ class Commander:
         if message.fields.get("node") is None:
             self.core.end_run(self.run)
         else:
-            self.core.sessions.goodbye(self.run, wire.node(message))
+            self.core.sessions.goodbye(self.run, self.core.clock(), wire.node(message))
 
     async def open(self, _: wire.Message) -> None:
         """Refuse: a connection serves one run, from its first command on."""

@@ -147,8 +147,8 @@ class Core:
 
     def emit(self, run: str, op: str, payload: bytes | memoryview = b"", **fields: object) -> None:
         """Send an event to the run's ServerApp; without one nobody needs it."""
-        served = self.served[run]
-        if served.outlet is not None:
+        served = self.served.get(run)
+        if served is not None and served.outlet is not None:
             fields["bytes"] = {"up": served.up, "down": served.down}
             served.outlet.send(op, payload, fields)
 
@@ -311,7 +311,7 @@ class Core:
     def end_run(self, run: str) -> None:
         """Say goodbye to all, and keep nothing of the run."""
         if run in self.sessions.runs():
-            self.sessions.goodbye(run)
+            self.sessions.goodbye(run, self.clock())
         served = self.served.pop(run)
         self.close_sum(served)
         for node, (_, granted) in served.waiting.items():

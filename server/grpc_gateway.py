@@ -133,6 +133,8 @@ class Gateway:
             return await self._turn(context, Turned(Ending.MALFORMED, "a peer", "said no hello"))
         except Turned as error:
             return await self._turn(context, error)
+        if stream.ending is not None:  # it comes back for its goodbye
+            woken()
         try:
             await _first_of(
                 self._read(stream, context), self._write(stream, context, wake), over.wait()

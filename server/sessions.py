@@ -15,6 +15,7 @@ after another, each with the next epoch; the newest wins, and the older is ended
 | a certificate's end comes | ended by name, `left` |
 | the ServerApp's connection closes | `SUCCESSOR` seconds for the next one, then goodbye |
 | goodbye | sent, then the stream ends; tickets given before admit nobody |
+| the stream breaks before goodbye has arrived | `GRACE` seconds to come back for it |
 
 What a device sent before it had seen anything of the present ServerApp was meant for the one
 before, and is dropped: its `ack` says so (`Session.fence`).
@@ -104,6 +105,8 @@ class Session:
         self.outbox, self.inbox = Outbox(self.node), Inbox(self.node)
         self.stream: Stream | None = None
         self.broken_at = math.inf
+        self.leaving = False
+        """Whether it was sent goodbye: it may come back for that, and for nothing else."""
         self.fence = 0
         """Number of the first message by the present ServerApp."""
 
@@ -126,6 +129,7 @@ class _Run:
         self.epochs: dict[str, int] = {}
         self.dismissed: set[str] = set()
         self.deserted_at = math.inf
+        self.over = False
 
 
 class Entry(NamedTuple):
@@ -160,7 +164,9 @@ class Sessions:
 
     def open(self, run: str, key: bytes) -> None:
         """Serve a run with its ticket key, or let its next ServerApp take over."""
-        found = self._runs.setdefault(run, _Run(key))
+        found = self._runs.get(run)
+        if found is None or found.over:
+            found = self._runs[run] = _Run(key)
         found.deserted_at = math.inf
         for session in found.sessions.values():
             session.fence = session.outbox.sent + 1
@@ -175,11 +181,12 @@ class Sessions:
 
     def runs(self) -> tuple[str, ...]:
         """Return the runs that are served."""
-        return tuple(self._runs)
+        return tuple(name for name, run in self._runs.items() if not run.over)
 
     def count(self) -> int:
-        """Return how many sessions there are."""
-        return sum(len(run.sessions) for run in self._runs.values())
+        """Return how many sessions there are that were not sent goodbye."""
+        runs = self._runs.values()
+        return sum(not session.leaving for run in runs for session in run.sessions.values())
 
     def welcome_back(self, run: str, node: str) -> None:
         """Let a node that was sent a goodbye in again: it has a new ticket."""
@@ -213,14 +220,18 @@ class Sessions:
         written = entry.ack if entry.hello.resume else 0
         session.stream = Stream(session, run.epochs[node], written, wake)
         session.broken_at = math.inf
-        self._emit(name, "joined", session.der, node=node, resumed=resumed)
-        wake()
+        if session.leaving:
+            session.stream.end(Ending.GOODBYE)
+        else:
+            self._emit(name, "joined", session.der, node=node, resumed=resumed)
         return session.stream
 
     def _admitted(self, entry: Entry, wall: datetime) -> _Run:
         name, peer = entry.hello.run, entry.peer
         run, node = self._runs.get(name), peer.id.hex()
-        if run is None:
+        session = run.sessions.get(node) if run is not None else None
+        fetches_goodbye = session is not None and session.leaving and entry.hello.resume
+        if run is None or (run.over and not fetches_goodbye):
             what = "is over" if name in self._ended else "is not served here"
             raise Turned(Ending.NO_RUN, node, f"asks for run {name!r}, which {what}")
         if entry.member.id != peer.id:
@@ -239,7 +250,7 @@ class Sessions:
         except PeerError as error:
             what = str(error).partition(": ")[2]
             raise Turned(Ending.TICKET, node, what) from error
-        if node in run.dismissed:
+        if node in run.dismissed and not fetches_goodbye:
             raise Turned(Ending.TICKET, node, "replayed a ticket after goodbye")
         return run
 
@@ -279,8 +290,8 @@ class Sessions:
             stream.session.broken_at = now
 
     def expel(self, stream: Stream, ending: Ending, line: str) -> None:
-        """End the session of a stream that broke a rule."""
-        if stream.session.stream is stream:
+        """End the session of a stream that broke a rule; an older stream ends alone."""
+        if stream.session.stream is stream and self.holds(stream.session):
             self._leave(stream.session, ending, line)
         else:
             stream.end(ending)
@@ -292,24 +303,25 @@ class Sessions:
             Turned: There is none, or it belongs to another certificate.
         """
         node = peer.id.hex()
-        if run not in self._runs:
+        if run not in self.runs():
             raise Turned(Ending.NO_RUN, node, f"calls for run {run!r}, which is not served here")
         session = self._runs[run].sessions.get(node)
-        if session is None or session.fingerprint != peer.fingerprint:
+        if session is None or session.leaving or session.fingerprint != peer.fingerprint:
             raise Turned(Ending.NO_SESSION, node, f"calls for run {run!r} without a session")
         return session
 
     def holds(self, session: Session) -> bool:
         """Say whether this is still the session of its node."""
         run = self._runs.get(session.run)
-        return run is not None and run.sessions.get(session.node) is session
+        held = run is not None and run.sessions.get(session.node) is session
+        return held and not session.leaving
 
     # -- from the ServerApp -----------------------------------------------------------------
 
     def post(self, run: str, node: str, message: bytes) -> None:
         """Send a message to a node; one that has no session has left, and that was said."""
         session = self._runs[run].sessions.get(node)
-        if session is None:
+        if session is None or session.leaving:
             return
         try:
             session.outbox.add(message)
@@ -319,20 +331,24 @@ class Sessions:
         if session.stream is not None:
             session.stream.wake()
 
-    def goodbye(self, run: str, node: str | None = None) -> None:
+    def goodbye(self, run: str, now: float, node: str | None = None) -> None:
         """Say goodbye to one node, or to all: then the run is over."""
         found = self._runs[run]
-        leaving = list(found.sessions.values())
-        if node is not None:
-            leaving = [session for session in leaving if session.node == node]
-            found.dismissed.add(node)
+        going = [s for s in found.sessions.values() if node in {None, s.node} and not s.leaving]
         data = pb.ToClient(goodbye=pb.Goodbye()).SerializeToString()
-        for session in leaving:
+        for session in going:
             self.post(run, session.node, data)
             if found.sessions.get(session.node) is session:
-                self._leave(session, Ending.GOODBYE, "")
-        if node is None:
-            del self._runs[run]
+                session.leaving = True
+                self._emit(run, "left", node=session.node)
+                if session.stream is not None:
+                    session.stream.end(Ending.GOODBYE)
+                else:
+                    session.broken_at = now
+        if node is not None:
+            found.dismissed.add(node)
+        else:
+            found.over = True
             self._ended.append(run)
 
     # -- time -------------------------------------------------------------------------------
@@ -345,10 +361,12 @@ class Sessions:
                     self._leave(session, Ending.EXPIRED, f"{session.node}: a certificate expired")
                 elif now >= session.broken_at + GRACE:
                     self._leave(session, Ending.NO_SESSION, f"{session.node}: did not come back")
-        over = [name for name, run in self._runs.items() if now >= run.deserted_at + SUCCESSOR]
+        over = [run for run in self.runs() if now >= self._runs[run].deserted_at + SUCCESSOR]
         for name in over:
             self._say("run", f"run {name}: no ServerApp came for {SUCCESSOR:.0f} s; goodbye to all")
-            self.goodbye(name)
+            self.goodbye(name, now)
+        for name in [name for name, run in self._runs.items() if run.over and not run.sessions]:
+            del self._runs[name]
         return over
 
     def shut_down(self) -> None:
@@ -359,10 +377,11 @@ class Sessions:
                     session.stream.end(Ending.SHUTDOWN)
 
     def _leave(self, session: Session, ending: Ending, line: str) -> None:
-        """Remove a session, end its stream and tell the ServerApp."""
-        if line:
-            self._say(ending.name.lower(), line)
+        """Remove a session, end its stream and tell the ServerApp, unless it was let go."""
         self._runs[session.run].sessions.pop(session.node, None)
+        if session.leaving:
+            return
+        self._say(ending.name.lower(), line)
         if session.stream is not None:
             session.stream.end(ending)
         self._emit(session.run, "left", node=session.node)

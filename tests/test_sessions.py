@@ -18,9 +18,7 @@ from umbel.tests.door import KEY, NOW, OTHER_KEY, RUN, Gateway, downs, entry, no
 
 def test_a_ticket_lets_its_node_in() -> None:
     gateway = Gateway()
-    woken: list[int] = []
-    stream = gateway.enter(1, lambda: woken.append(1))
-    assert woken
+    stream = gateway.enter()
     fields = {"node": node(), "resumed": False}
     assert gateway.take() == [(RUN, "joined", fields, b"signing leaf of 1")]
     (welcome,) = downs(stream)
@@ -91,6 +89,18 @@ def test_what_an_older_stream_still_sends_is_dropped() -> None:
     assert gateway.sessions.tick(5.0 + GRACE) == []
     assert gateway.take() == []
     assert gateway.sessions.count() == 1
+
+
+def test_what_an_older_stream_does_wrong_is_not_the_newer_ones_fault() -> None:
+    gateway = Gateway()
+    first = gateway.enter()
+    second = gateway.enter()
+    gateway.take()
+    gateway.sessions.up(first, up(7))
+    gateway.sessions.expel(first, Ending.MALFORMED, "bytes that are none")
+    assert gateway.take() == []
+    assert (first.ending, second.ending) == (Ending.TAKEN_OVER, None)
+    assert gateway.sessions.holds(second.session)
 
 
 def test_there_is_a_most_of_sessions() -> None:
@@ -215,7 +225,7 @@ def test_two_runs_on_one_gateway_do_not_meet() -> None:
     gateway.enter()
     other = gateway.enter(run="r-2", ticket_run="r-2", key=OTHER_KEY)
     assert other.epoch == 1
-    gateway.sessions.goodbye(RUN)
+    gateway.sessions.goodbye(RUN, 0.0)
     assert other.ending is None
     assert gateway.sessions.count() == 1
 

@@ -181,7 +181,7 @@ def test_goodbye_is_the_last_message_and_ends_the_tickets() -> None:
     streams = [gateway.enter(1), gateway.enter(2)]
     gateway.sessions.broken(gateway.enter(3), 0.0)
     gateway.sessions.post(RUN, node(1), b"last result")
-    gateway.sessions.goodbye(RUN)
+    gateway.sessions.goodbye(RUN, 0.0)
     words = [down.message for down in downs(streams[0])[1:]]
     assert words[0] == b"last result"
     assert pb.ToClient.FromString(words[1]).HasField("goodbye")
@@ -193,7 +193,7 @@ def test_goodbye_is_the_last_message_and_ends_the_tickets() -> None:
 def test_one_node_can_be_dismissed_and_let_in_again_with_a_new_ticket() -> None:
     gateway = Gateway()
     first, second = gateway.enter(1), gateway.enter(2)
-    gateway.sessions.goodbye(RUN, node(1))
+    gateway.sessions.goodbye(RUN, 0.0, node(1))
     assert (first.ending, second.ending) == (Ending.GOODBYE, None)
     ending, line = turned(gateway)
     assert ending is Ending.TICKET
@@ -205,7 +205,52 @@ def test_one_node_can_be_dismissed_and_let_in_again_with_a_new_ticket() -> None:
 
 def test_a_run_that_was_over_can_be_served_again() -> None:
     gateway = Gateway()
-    gateway.sessions.goodbye(RUN)
+    gateway.sessions.goodbye(RUN, 0.0)
     gateway.sessions.open(RUN, OTHER_KEY)
     assert turned(gateway)[0] is Ending.TICKET
     gateway.enter(key=OTHER_KEY)
+
+
+def test_who_was_cut_off_at_goodbye_may_come_back_for_it_and_for_nothing_else() -> None:
+    gateway = Gateway()
+    cut, whole = gateway.enter(1), gateway.enter(2)
+    downs(cut)
+    gateway.sessions.up(cut, up(1))
+    gateway.sessions.broken(cut, 99.0)
+    gateway.sessions.post(RUN, node(1), b"last result")
+    gateway.take()
+    gateway.sessions.goodbye(RUN, 100.0)
+    assert sorted(str(f["node"]) for _, op, f, _ in gateway.take() if op == "left") == [
+        node(1),
+        node(2),
+    ]
+    downs(whole)
+    gateway.sessions.broken(whole, 100.1)
+    assert turned(gateway, number=3)[0] is Ending.NO_RUN
+    assert turned(gateway)[0] is Ending.NO_RUN, "a new session is none that comes back"
+    gateway.sessions.tick(100.0 + GRACE - 0.01)
+    back = gateway.enter(resume=True, ack=0)
+    words = downs(back)
+    assert [down.seq for down in words] == [0, 1, 2]
+    assert words[1].message == b"last result"
+    assert pb.ToClient.FromString(words[2].message).HasField("goodbye")
+    assert back.ending is Ending.GOODBYE
+    gateway.sessions.up(back, up(2))
+    gateway.sessions.broken(back, 101.0)
+    gateway.sessions.tick(101.0 + GRACE)
+    assert turned(gateway, resume=True)[0] is Ending.NO_RUN
+    assert gateway.take() == []
+
+
+def test_a_run_that_begins_again_waits_for_nobody_of_its_past() -> None:
+    gateway = Gateway()
+    stream = gateway.enter()
+    gateway.sessions.goodbye(RUN, 100.0)
+    gateway.take()
+    gateway.sessions.open(RUN, OTHER_KEY)
+    assert gateway.take() == []
+    gateway.sessions.broken(stream, 100.5)
+    gateway.enter(key=OTHER_KEY)
+    gateway.sessions.tick(200.0)
+    assert [op for _, op, _, _ in gateway.take()] == ["joined"]
+    assert gateway.sessions.runs() == (RUN,)
