@@ -21,6 +21,8 @@ import typer
 from . import flower_round as flower
 from .record import Measurement
 from ..protocol.errors import SettingsError
+from ..simulation.programs import direct
+from ..simulation.stopping import no_orphans, stoppable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +49,8 @@ def run(
             raise SettingsError(f"--{name}", f"{_NEED[name]} or more", value)
     sizes = {SMALL: rounds} | ({LARGE: large_rounds} if large_rounds else {})
     most = sum(count + 2 * PASSES for count in sizes.values()) * len(LOOPS)
-    with flower.IdleFederation(clients, most, _say) as federation:
+    os.environ.update(direct())
+    with stoppable(), no_orphans(), flower.IdleFederation(clients, most, _say) as federation:
         for params, count in sizes.items():
             yield from _cases(federation, params, count, peer_rounds)
 

@@ -10,6 +10,6 @@ As processes         up_cli.py is `umbel up`, up_plan.py what it will do, flower
                      flower_keeper.py keeps it running after `--keep`, down_cli.py is `umbel
                      down`.
 Below that           processes.py is the one supervisor, process_tree.py finds what belongs to it,
-                     programs.py is how a program is started.
+                     programs.py is how a program is started, stopping.py how the command ends.
 An app of one's own  new.py is `umbel new`, with templates/.
 """

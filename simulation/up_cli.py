@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
-from contextlib import contextmanager, suppress
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,12 +13,12 @@ import typer
 from . import report, up_report
 from .cli import Format, Init, RunConfig, Secure, pair
 from .programs import direct, without_colours
+from .stopping import no_orphans, stoppable
 from .up_plan import Asked, plan_up
 from ..server.run_config import from_environment
 from ..strategies.places import umbel_home
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import TextIO
 
     from .flower_run import Shown
@@ -30,8 +27,6 @@ if TYPE_CHECKING:
     from ..server.ledger import RoundRecord, RunRecord
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
 
 
 @app.command(epilog="Example: umbel up examples/digits --edge 4 --gpu 1 --drop 1")
@@ -73,7 +68,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
     )  # fmt: skip
     plan = plan_up(directory, asked)
     os.environ.update(direct())
-    with _stoppable(), _no_orphans():
+    with stoppable(), no_orphans():
         _run(plan, name, keep=keep, form=form)
 
 
@@ -172,36 +167,3 @@ class _Screen:
         if self._live is not None:
             self._live.__exit__()
             self._live = None
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the command as Ctrl-C does, with everything that it started."""
-
-    def stop(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, stop) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _no_orphans() -> Iterator[None]:
-    """Reap at the end what lost its parent, on Linux; else it would stay as a defunct process.
-
-    Flower's SuperExec waits for none of its children, and a container's first process often not
-    either.
-    """
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
