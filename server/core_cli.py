@@ -100,20 +100,25 @@ class Federation:
         """Read it.
 
         Raises:
-            StateError: A file is missing, or is no certificate.
+            StateError: A file is missing, or is no certificate, or an expired one.
         """
         try:
             root_pem = (directory / "ca.pem").read_bytes()
             chain = (directory / "gateway.pem").read_bytes()
             key = (directory / "gateway.key").read_bytes()
             root = x509.load_pem_x509_certificate(root_pem)
-            names = _names(x509.load_pem_x509_certificate(chain))
+            leaf = x509.load_pem_x509_certificate(chain)
+            names = _names(leaf)
             name = root.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value
         except OSError as error:
             where = str(error.filename or directory)
             raise StateError(where, "a readable file", error.strerror, _MOVE) from error
         except (ValueError, IndexError, x509.ExtensionNotFound) as error:
             raise StateError(str(directory), "certificates of a CA and a gateway", error) from error
+        ends = leaf.not_valid_after_utc
+        if ends <= datetime.now(UTC):
+            where, move = str(directory / "gateway.pem"), "issue a new one: no device would connect"
+            raise StateError(where, "a certificate in force", f"one that ended {ends}", move)
         return cls(directory, str(name), root, root_pem, chain, key, names)
 
     @property

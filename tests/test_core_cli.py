@@ -236,6 +236,17 @@ def test_a_file_that_is_no_certificate_is_one_line_and_status_2(
     assert "certificates of a CA and a gateway" in capsys.readouterr().err
 
 
+def test_an_expired_gateway_certificate_is_said_before_it_listens(
+    made: Directory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    then = datetime.now(UTC) - timedelta(days=91)
+    key = ec.generate_private_key(ec.SECP256R1())
+    leaf = made.authority.issue_gateway(key.public_key(), ["localhost"], then, days=90)
+    (made.path / "gateway.pem").write_bytes(pem(leaf))
+    assert main(["core", "up", "--federation", str(made.path)]) == 2
+    assert "expected a certificate in force" in capsys.readouterr().err
+
+
 def test_a_key_that_does_not_fit_is_said_and_status_2(made: Directory) -> None:
     (made.path / "gateway.key").write_bytes(key_pem(ec.generate_private_key(ec.SECP256R1())))
     status, errors = ended(made.start())
