@@ -3,7 +3,8 @@
 A round       coordinator.py drives rounds, attempt.py one try at one, on what surroundings.py
               gives them. settings.py checks a run's numbers, run_config.py reads them by name;
               cohort.py chooses whom to ask, invitation.py says what for, rejoin.py whether the
-              last round waits. outcome.py reads an opened sum.
+              last round waits. initial.py takes a first model from a file, outcome.py reads an
+              opened sum.
 Vectors       ingest.py takes frames into slots of core/, firewall.py judges what is not masked.
 The record    run_directory.py is a run on disk, ledger.py its chain of entries, write_behind.py
               does the writing in one thread; runs_cli.py shows past runs.

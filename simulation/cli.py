@@ -51,6 +51,9 @@ Init = Annotated[
         help="Begin with this model, a safetensors file as `umbel runs export` writes it.",
     ),
 ]
+OwnPolicy = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Device policy (TOML) for every client.")
+]
 DropAt = Annotated[
     list[str] | None,
     typer.Option(
@@ -87,9 +90,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
     drop_at: DropAt = None,
     run_config: RunConfig = None,
     init: Init = None,
-    policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Device policy (TOML) for every client.")
-    ] = None,
+    policy: OwnPolicy = None,
     in_process: Annotated[
         bool,
         typer.Option(
