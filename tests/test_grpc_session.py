@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -118,6 +119,25 @@ def test_an_upload_cut_at_sixty_percent_goes_on_from_there(
     record = run.records[-1]
     assert (record.outcome, len(record.survivors), record.attempt) == ("finished", 3, 0)
     assert proxy.up < 1.5 * 3 * 4_000_000  # from the start again would be 1.6 times
+
+
+def test_a_goodbye_while_a_device_computes_is_not_answered_with_another_dial(
+    run: Run, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, entered = run.trainer.train, threading.Event()
+
+    def slowly(*arguments: Any) -> TrainResult:
+        entered.set()
+        time.sleep(1.0)
+        return train(*arguments)
+
+    monkeypatch.setattr(run.trainer, "train", slowly)
+    devices = begun(run)
+    run.coordinator.begin(time.monotonic())
+    assert entered.wait(10)
+    run.core.goodbye()
+    assert [device.join().reason for device in devices] == [pb.REASON_GOODBYE] * 3
+    assert [device.log for device in devices] == [[], [], []]
 
 
 @pytest.mark.parametrize("moment", [0, 1])
