@@ -13,7 +13,6 @@ from umbel.simulation import process_tree, up_plan
 from umbel.simulation.dev_federation import place
 from umbel.tests.test_docs import ROOT, rows
 
-
 PAGE = (ROOT / "docs" / "operations.md").read_text("utf-8")
 
 
