@@ -50,6 +50,7 @@ brute: $(TEST)/stamp
 bench: $(TEST)/stamp
 	$(TEST)/bin/umbel bench secure --clients 100 --params 1000000 --drop 0.1 --json
 	$(TEST)/bin/umbel bench footprint --json
+	$(TEST)/bin/umbel bench round --json
 
 # grpcio-tools 1.71.2 writes gencode 5.29, the oldest that every protobuf we allow can import. It
 # needs pkg_resources, which setuptools dropped in 80.

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 SMALL, LARGE = 1_000, 1_000_000
 LOOPS = ("plain", "secure")
-PASSES = 2
-"""Into how many runs the rounds of a loop are split, in turn with the other's."""
+PASSES, LEAST = 2, 5
+"""Into how many runs the rounds of a loop are split, in turn with the other's, if each has 5."""
 _NEED = {"clients": 3, "rounds": 1, "large-rounds": 0, "peer-rounds": 0}
 _ITEM_BYTES = 4
 
@@ -61,7 +61,7 @@ def _cases(
     """Measure one size: the loops in turn, the limit between them, then Flower's loop."""
     samples: dict[str, list[float]] = {loop: [] for loop in LOOPS}
     writes: list[float] = []
-    for count in parts(rounds, PASSES):
+    for count in parts(rounds, min(PASSES, rounds // LEAST)):
         for loop in LOOPS:
             samples[loop] += federation.seconds(loop, params, count)
             writes += [durable_write(federation.home, params * _ITEM_BYTES) for _ in range(count)]
@@ -79,9 +79,9 @@ def _cases(
         )
 
 
-def parts(total: int, most: int) -> list[int]:
-    """Return `total` as a sum of at most `most` numbers that differ by at most one."""
-    count = min(most, total)
+def parts(total: int, count: int) -> list[int]:
+    """Return `total` as a sum of `count` numbers, one at least, that differ by one at most."""
+    count = max(count, 1)
     return [total // count + (place < total % count) for place in range(count)]
 
 
