@@ -49,6 +49,7 @@ FOR_GOOD = {
 OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),  # a gateway that vanished without a word is noticed
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 30_000),  # of any ping; its own keep back those of keepalive
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 1_000),

@@ -59,6 +59,8 @@ def options(connections: int) -> list[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE)),
         ("grpc.keepalive_time_ms", int(1000 * KEEPALIVE)),
         ("grpc.keepalive_timeout_ms", int(1000 * PING_TIMEOUT)),
+        # Of any ping: gRPC's own, which measure the line, keep back those of keepalive.
+        ("grpc.http2.ping_timeout_ms", int(1000 * (KEEPALIVE + PING_TIMEOUT))),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
         ("grpc.http2.max_pings_without_data", 0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import socket
 import sqlite3
@@ -23,6 +24,7 @@ import pytest
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import StateError
 from umbel.server import core_wire
+from umbel.server.core_client import CoreClient
 from umbel.server.run_directory import RunDirectory
 from umbel.server.sessions import GRACE
 from umbel.tests.core_stage import CoreStage
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from umbel.simulation.dev_federation import DevFederation
 
 THREE = (0, 1, 2)
+MANY = 32 << 20
+"""Bytes of a sum that no socket's buffer holds."""
 
 
 class Core:
@@ -68,6 +72,13 @@ class Core:
     def files(self) -> int:
         """Return how many files and sockets it has open."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def down_to(self, count: int) -> None:
+        """Wait until no more files and sockets are open than so many."""
+        end = time.monotonic() + 10
+        while self.files() > count:
+            assert time.monotonic() < end, f"{self.files()} files of {count}"
+            time.sleep(0.05)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End it."""
@@ -169,6 +180,20 @@ def test_a_killed_core_ends_the_run_with_one_line_and_devices_within_their_lease
     stage.run.close()
 
 
+def test_a_server_app_that_dies_while_the_sum_comes_is_noticed(
+    federation: DevFederation, core: Core
+) -> None:
+    before = core.files()
+    for number in range(3):
+        client = CoreClient.open(federation.folder, f"big-{number}", "A")
+        client.command("sum", ctx="00" * 32, total=MANY, split=MANY, stall=1.0, plain=None)
+        client.command("result")
+        assert select.select([client._socket], [], [], 10.0)[0]
+        client.close()
+    core.down_to(before)
+    assert core.log.read_text().count("its ServerApp left; 0 sessions wait for the next") == 3
+
+
 # ---- two runs ----------------------------------------------------------------------------------
 
 
@@ -197,10 +222,7 @@ def test_two_runs_on_one_core_do_not_meet(
         child.gone()
     for stage in both:
         stage.run.close()
-    end = time.monotonic() + 5
-    while core.files() > before:
-        assert time.monotonic() < end, f"{core.files()} files of {before}"
-        time.sleep(0.05)
+    core.down_to(before)
 
 
 # ---- what travels ------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.journal import Masked, parse
+from umbel.server.grpc_gateway import KEEPALIVE, PING_TIMEOUT
 from umbel.server.sessions import GRACE
 from umbel.tests.core_stage import FIVE, CoreStage
 from umbel.tests.federations import Proxy, addressed, core, made
@@ -155,6 +156,24 @@ def test_a_device_that_stands_still_is_passed_over_and_goes_on_later(
     run.exact(1, OTHERS, 5)
     run.exact(2, OTHERS, 4)
     run.exact(3, FIVE, 5)
+
+
+@pytest.mark.slow
+def test_a_device_that_stands_still_for_long_is_given_up_and_joins_anew(
+    stage: Callable[..., CoreStage],
+) -> None:
+    run = stage("long", rounds=2)
+    run.hold = 2
+    run.rounds(1)
+    run.children[1].kill(signal.SIGSTOP)
+    took = run.play(lambda: len(run.run.coordinator.nodes) < 5)
+    assert took < KEEPALIVE + PING_TIMEOUT + GRACE + 3.0
+    run.children[1].kill(signal.SIGCONT)
+    run.play(lambda: run.joins[1] == 2)
+    run.hold = 3
+    run.play()
+    assert run.survivors(2) == FIVE
+    assert "joins anew" in run.children[1].log.read_text()
 
 
 # ---- breaks ------------------------------------------------------------------------------------
