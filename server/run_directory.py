@@ -22,6 +22,7 @@ import json
 import os
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -156,7 +157,7 @@ class RunDirectory:
             StateError: The round is committed already, the disk is too full (both numbers are
                 said), or a write failed.
         """
-        if n in self.committed() and self.round_path(n).exists():
+        if self.round_path(n).exists() and n in self.committed():
             raise StateError(
                 str(self.round_path(n)), "a round not written yet", "a committed one",
                 "resume the run from its newest round",
@@ -291,6 +292,11 @@ def write_arrays(
     Raises:
         OSError: The file cannot be written.
     """
+    _save(path, arrays, metadata)
+    _sync(path)
+
+
+def _save(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
     flat = {
         name: array if array.flags.c_contiguous else array.copy(order="C")
         for name, array in arrays.items()
@@ -299,7 +305,6 @@ def write_arrays(
         safetensors.numpy.save_file(flat, path, metadata=dict(metadata))
     except safetensors.SafetensorError as error:
         raise OSError(str(error)) from error
-    _sync(path)
 
 
 def _write_folder(
@@ -316,9 +321,11 @@ def _write_folder(
             if stale.exists():
                 shutil.rmtree(stale)
         temporary.mkdir(mode=0o700)
-        write_arrays(temporary / MODEL_FILE, arrays, about)
-        _write_manifest(temporary / "manifest.json", about, manifest, extra)
-        _sync(temporary)
+        files = temporary / MODEL_FILE, temporary / "manifest.json"
+        _save(files[0], arrays, about)
+        _write_manifest(files[1], about, manifest, extra)
+        with ThreadPoolExecutor(3) as pool:  # at once: a file system commits them together
+            list(pool.map(_sync, (*files, temporary)))
         temporary.rename(final)
         _sync(final.parent)
     except OSError:
@@ -339,7 +346,6 @@ def _write_manifest(
     }
     check = hashlib.sha256(_json(body)).hexdigest()
     path.write_bytes(b"[" + _json(body) + b',"' + check.encode() + b'"]\n')
-    _sync(path)
 
 
 def _parse_manifest(path: Path, n: int) -> tuple[Manifest, dict[str, str], dict[str, Any]]:
