@@ -42,6 +42,7 @@ from cryptography.x509.oid import NameOID
 from ..clients.policy import Policy
 from ..protocol.certificates import FEDERATION, ID_BYTES, Authority, fingerprint, node_uri
 from ..protocol.errors import SettingsError, StateError
+from ..server.registry import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,20 +65,6 @@ class Client:
     """`edge-0`, `gpu-0`: its directory, and its site."""
     ddp: int = 0
     """Processes that train together by torch; 0 for a device without torch."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Node:
-    """An enrolled client, as the registry has it."""
-
-    name: str
-    id: str
-    """32 hex digits: the id in both certificates."""
-    site: str
-    flower_key: str
-    """Hex of the public key as Flower's SuperLink keeps it (PEM)."""
-    tls_fingerprint: str
-    signing_fingerprint: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,9 +11,9 @@ from ..protocol.errors import RoundFailed, SettingsError, StateError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .dev_federation import Node
     from .flower_run import Course, Killed
     from ..protocol.errors import UmbelError
+    from ..server.registry import Node
 
 PLAIN_APP = "off (plain Flower messages, which the server reads)"
 REFUSED = "required, and this app is plain: no client answered it"

@@ -37,7 +37,8 @@ from umbel.protocol import frames
 from umbel.protocol.entropy import os_entropy
 from umbel.protocol.errors import UmbelError
 from umbel.protocol.journal import Masked, Released, Voted
-from umbel.simulation.dev_federation import DevFederation, Node
+from umbel.server.registry import Node
+from umbel.simulation.dev_federation import DevFederation
 from umbel.strategies.task import Site
 from umbel.strategies.trainer import TrainResult
 from umbel.tests.federations import APP, Run

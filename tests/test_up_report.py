@@ -9,8 +9,8 @@ import pytest
 
 from umbel.protocol.errors import RoundFailed, SettingsError, StateError
 from umbel.server.ledger import RoundRecord, RunRecord
+from umbel.server.registry import Node
 from umbel.simulation import up_report
-from umbel.simulation.dev_federation import Node
 from umbel.simulation.flower_control import RunState
 from umbel.simulation.flower_run import Course, Killed
 
