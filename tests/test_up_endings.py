@@ -1,4 +1,4 @@
-"""`umbel up` ended at every stage: by Ctrl-C, and by SIGKILL, after which the next one cleans up."""
+"""`umbel up` ended at every stage: by Ctrl-C, and by SIGKILL, which the next one tidies up."""
 
 from __future__ import annotations
 
