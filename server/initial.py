@@ -42,9 +42,9 @@ def first_model(own: Mapping[str, NDArray[Any]], file: Path | None) -> Mapping[s
             found = opened.get_tensors()
         manifest.check(found, str(file))
     except (OSError, TypeError, safetensors.SafetensorError) as error:
-        raise SettingsError(f"--init {file}", "a safetensors file", error, move) from error
+        raise SettingsError(f"--init {file}", "a safetensors file", str(error), move) from error
     except PeerError as error:
         raise SettingsError(
-            f"--init {file}", "the arrays of the app's model", error, move
+            f"--init {file}", "the arrays of the app's model", str(error), move
         ) from error
     return {entry.name: found[entry.name] for entry in manifest.entries}

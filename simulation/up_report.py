@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PLAIN_APP = "off (plain Flower messages, which the server reads)"
 REFUSED = "required, and this app is plain: no client answered it"
+NO_ROUND = "required; the run ended before its first round"
 
 
 def result_of(course: Course, nodes: tuple[Node, ...], home: Path) -> Result | None:
@@ -75,7 +76,9 @@ def summary(result: Result | None, course: Course, nodes: tuple[Node, ...]) -> s
 
 
 def _without_record(course: Course) -> str:
-    return REFUSED if _unanswered(course) else PLAIN_APP
+    if not course.secure:
+        return PLAIN_APP
+    return REFUSED if _unanswered(course) else NO_ROUND
 
 
 def _fate(victim: Killed) -> str:

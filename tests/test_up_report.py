@@ -116,4 +116,5 @@ def test_a_plain_app_that_no_client_answered_is_no_success(outcome: str, refused
 def test_a_wrapped_app_that_fails_before_its_record_is_not_called_plain() -> None:
     failed = RunState("finished", "failed", "")
     course = _course(run=None, records=(), secure=True, state=failed)
+    assert "secure aggregation: required; the run ended" in up_report.summary(None, course, NODES)
     assert isinstance(up_report.failure_of(course, HOME), StateError)
