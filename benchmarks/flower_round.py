@@ -1,7 +1,8 @@
 """A real federation that trains nothing, under Umbel's sessions and under Flower's own loop.
 
-One app, written into a temporary directory: its ClientApp returns the arrays that came, behind
-`umbel.secure`, which hands plain Flower messages on. Its ServerApp runs `umbel.train`, masks on
+One app, written into a directory of its own: its ClientApp adds a constant to the arrays that
+came, so that each round has another model to send, and stands behind `umbel.secure`, which hands
+plain Flower messages on. Its ServerApp runs `umbel.train`, masks on
 or off, or Flower's FedAvg, as the run-config says. So all of them have the same SuperLink,
 SuperNodes, TLS, ClientApp and model, and only the loop differs.
 
@@ -56,19 +57,22 @@ params = 1000
 """
 
 CLIENT = """\
-from flwr.app import Context, Message, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import umbel
 
+STEP = np.float32(2**-10)
 idle = ClientApp()
 
 
 @idle.train()
 def train(message: Message, context: Context) -> Message:
+    came = message.content["arrays"]
+    moved = ArrayRecord({name: Array(array.numpy() + STEP) for name, array in came.items()})
     metrics = MetricRecord({"num-examples": 1})
-    content = {"arrays": message.content["arrays"], "metrics": metrics}
-    return Message(RecordDict(content), reply_to=message)
+    return Message(RecordDict({"arrays": moved, "metrics": metrics}), reply_to=message)
 
 
 app = umbel.secure(idle)
