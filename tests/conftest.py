@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -57,3 +58,8 @@ def _do(*arguments: str | Path) -> None:
         [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd="/"
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# A shell that puts a job into the background lets it ignore SIGINT, and every process started from
+# it inherits that: the tests of Ctrl-C need the signal as a terminal gives it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
