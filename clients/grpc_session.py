@@ -85,7 +85,11 @@ class GatewaySession:
         self._lease = min(invitation.lease, LONGEST_S)
         self._channel = dial(files.gateway, files.tls(datetime.now(UTC)))
         self._session = Session(device)
-        self._events: queue.Queue[Event] = queue.Queue(WAITING)
+        # Bounded by what `_room` holds: a bounded `Queue` costs several thread switches an event.
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(WAITING):
+            self._room.put(None)
         self._over = threading.Event()
         self._carriers = Carriers()
         self._transfer: Transfer | None = None
@@ -139,9 +143,10 @@ class GatewaySession:
         """Take an event from another thread; waits while the session computes."""
         while not self._over.is_set():
             try:
-                self._events.put(event, timeout=LOOK_S)
-            except queue.Full:
+                self._room.get(timeout=LOOK_S)
+            except queue.Empty:
                 continue
+            self._events.put(event)
             return
 
     def _next(self) -> Over | None:
@@ -150,6 +155,7 @@ class GatewaySession:
             event = self._events.get(timeout=LOOK_S)
         except queue.Empty:
             return None
+        self._room.put(None)
         if isinstance(event, Over):
             return event
         if isinstance(event, bytes):

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 MAX_HEADER = 1 << 20
 MAX_PAYLOAD = 1 << 36
 _SIZES = struct.Struct("<IQ")
+_TEXT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _YEAR = 366 * 86400
 _TOGETHER = 1 << 16
 
@@ -86,7 +87,7 @@ def head(op: str, payload: int = 0, **fields: object) -> bytes:
     Raises:
         Malformed: The fields take more than `MAX_HEADER` bytes, or the payload too many.
     """
-    text = json.dumps({"op": op, **fields}, separators=(",", ":"), allow_nan=False).encode()
+    text = _TEXT.encode({"op": op, **fields}).encode()
     _check("own message", len(text), payload, MAX_PAYLOAD)
     return _SIZES.pack(len(text), payload) + text
 

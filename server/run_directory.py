@@ -59,6 +59,7 @@ class RunDirectory:
         self.path = path
         self.ledger = Ledger(path / "ledger.sqlite", read_only=lock is None)
         self._lock = lock
+        self._syncs = ThreadPoolExecutor(3, thread_name_prefix="umbel-sync")
 
     @classmethod
     def create(cls, root: Path, run_id: str) -> Self:
@@ -119,6 +120,7 @@ class RunDirectory:
 
     def close(self) -> None:
         """Close the ledger and give the lock back."""
+        self._syncs.shutdown()
         self.ledger.close()
         if self._lock is not None:
             os.close(self._lock)
@@ -167,7 +169,7 @@ class RunDirectory:
         final = self.round_path(n)
         about = {"run": self.path.name, "round": str(n), "digest": digest.hex()}
         try:
-            _write_folder(final, arrays, about, manifest, extra)
+            self._write_folder(final, arrays, about, manifest, extra)
         except OSError as error:
             raise StateError(
                 str(final), "a round on the disk", error, "free the disk, then resume the run"
@@ -221,8 +223,8 @@ class RunDirectory:
         Kept are the newest committed one, the last `KEEP_LAST`, `best`, and whatever is newer
         than the newest committed one.
         """
-        newest = self.latest()
         kept = self.kept()
+        newest = max(self.committed().intersection(kept), default=None)
         stay = {*kept[-KEEP_LAST:], best, newest}
         gone = tuple(n for n in kept if n not in stay and (newest is None or n < newest))
         for n in gone:
@@ -243,6 +245,32 @@ class RunDirectory:
             number = int(folder.name) if _ROUND.fullmatch(folder.name) else None
             if folder.name.startswith(".") or (number is not None and number not in committed):
                 shutil.rmtree(folder)
+
+    def _write_folder(
+        self,
+        final: Path,
+        arrays: Mapping[str, NDArray[Any]],
+        about: Mapping[str, str],
+        manifest: Manifest,
+        extra: Mapping[str, Any],
+    ) -> None:
+        """Write the folder of a round under a hidden name, and rename it when it is on the disk."""
+        temporary = final.with_name(f".{final.name}.{os.getpid()}")
+        try:
+            for stale in (temporary, final):
+                if stale.exists():
+                    shutil.rmtree(stale)
+            temporary.mkdir(mode=0o700)
+            files = temporary / MODEL_FILE, temporary / "manifest.json"
+            _save(files[0], arrays, about)
+            _write_manifest(files[1], about, manifest, extra)
+            # At once: a file system commits them together.
+            list(self._syncs.map(_sync, (*files, temporary)))
+            temporary.rename(final)
+            _sync(final.parent)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
 
     def _check_space(self, manifest: Manifest) -> None:
         needed = manifest.total_bytes + SPARE_BYTES
@@ -305,32 +333,6 @@ def _save(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str,
         safetensors.numpy.save_file(flat, path, metadata=dict(metadata))
     except safetensors.SafetensorError as error:
         raise OSError(str(error)) from error
-
-
-def _write_folder(
-    final: Path,
-    arrays: Mapping[str, NDArray[Any]],
-    about: Mapping[str, str],
-    manifest: Manifest,
-    extra: Mapping[str, Any],
-) -> None:
-    """Write the folder of a round under a hidden name, and rename it when it is on the disk."""
-    temporary = final.with_name(f".{final.name}.{os.getpid()}")
-    try:
-        for stale in (temporary, final):
-            if stale.exists():
-                shutil.rmtree(stale)
-        temporary.mkdir(mode=0o700)
-        files = temporary / MODEL_FILE, temporary / "manifest.json"
-        _save(files[0], arrays, about)
-        _write_manifest(files[1], about, manifest, extra)
-        with ThreadPoolExecutor(3) as pool:  # at once: a file system commits them together
-            list(pool.map(_sync, (*files, temporary)))
-        temporary.rename(final)
-        _sync(final.parent)
-    except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def _write_manifest(
