@@ -12,7 +12,7 @@ exception texts can carry data.
 from __future__ import annotations
 
 import os
-import selectors
+import select
 import signal
 import subprocess
 import sys
@@ -256,18 +256,18 @@ def fill(process: subprocess.Popen[bytes], view: memoryview) -> None:
     out = process.stdout
     if out is None:
         raise EOFError
-    with selectors.DefaultSelector() as selector:
-        selector.register(out, selectors.EVENT_READ)
-        while view:
-            gone = process.poll() is not None
-            if not selector.select(0 if gone else LOOK_S):
-                if gone:
-                    raise EOFError
-                continue
-            count = out.readinto(view)  # type: ignore[attr-defined]
-            if not count:
+    poller = select.poll()
+    poller.register(out, select.POLLIN)
+    while view:
+        gone = process.poll() is not None
+        if not poller.poll(0 if gone else 1000 * LOOK_S):
+            if gone:
                 raise EOFError
-            view = view[count:]
+            continue
+        count = out.readinto(view)  # type: ignore[attr-defined]
+        if not count:
+            raise EOFError
+        view = view[count:]
 
 
 def packed(site: Site) -> dict[str, Any]:

@@ -25,6 +25,7 @@ MAGIC = b"UMBP"
 MAX_HEADER = 1 << 24
 MAX_BYTES = 1 << 32
 _SIZES = struct.Struct("<4sIQ")
+_TOGETHER = 1 << 16
 
 
 class Sink(Protocol):
@@ -50,8 +51,12 @@ def send(sink: Sink, fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
     if len(text) > MAX_HEADER:
         raise Malformed("own message", "header", f"at most {MAX_HEADER} bytes", len(text))
     packed = manifest.pack(arrays)  # the last thing that can fail: nothing is written before it
-    _write(sink, _SIZES.pack(MAGIC, len(text), len(packed)) + text)
-    _write(sink, packed)
+    start = _SIZES.pack(MAGIC, len(text), len(packed)) + text
+    if len(packed) <= _TOGETHER:  # each write wakes the reader
+        _write(sink, start + packed)
+    else:
+        _write(sink, start)
+        _write(sink, packed)
 
 
 def receive(
