@@ -72,10 +72,15 @@ class Invitations:
         self._asked: dict[str, _Asked] = {}
         self._pause: dict[str, float] = {}
         self._refusals: dict[str, int] = {}
+        self._said: dict[str, str] = {}
         self._joined: frozenset[str] = frozenset()
         self._last = float("-inf")
         self.unknown: set[str] = set()
         """Keys of online nodes that no enrolment knows."""
+
+    def why(self) -> str:
+        """Return what the nodes without a session answered last, each by its name."""
+        return "; ".join(said for node, said in self._said.items() if node not in self._joined)
 
     def step(self, joined: frozenset[str], now: float) -> None:
         """Look at replies and online nodes, and invite who is online and has no session.
@@ -166,8 +171,8 @@ class Invitations:
             self._refusals[node] = self._refusals.get(node, 0) + 1 if soon else 0
             pause = AGAIN_S * 2.0 ** max(self._refusals[node] - 1, 0)
             self._pause[node] = now + min(pause, LONGEST_S)
-            said = _said(reply)
-            if said:
+            if said := _said(reply):
+                self._said[node] = f"{self._names[node]} {said}"
                 _log.warning("node %s: %s", self._name(node), said)
 
     def _name(self, node: str) -> str:

@@ -200,7 +200,8 @@ def _drive(
             here = len(coordinator.nodes)
             late = now - began > START_S
             if late and here < least:
-                return TooFewMembers(f"{here} nodes joined in {START_S:.0f} s, {least} are needed")
+                said = f"{here} nodes joined in {START_S:.0f} s, {least} are needed"
+                return TooFewMembers(": ".join(filter(None, (said, invitations.why()))))
             if here >= clients or late:
                 coordinator.begin(now)
                 started = True

@@ -9,6 +9,7 @@ a later one. It counts as returned in the first round that has it among the surv
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from contextlib import suppress
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .flower_control import Control
-from .programs import private
+from .programs import private, without_colours
 from .run_feed import RunFeed
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import UmbelError, reason_text
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 SERVERAPP = "serverapp"
 """Name of the log with a ServerApp's output."""
+_WARNING = re.compile(r"WARNING[ \d:,-]*:\s+(.+)")
+"""A line of the log that Flower's ServerApp prints; ours use the same."""
 _POLL_S = 0.05
 _STATE_S = 0.5
 _LAST_WORDS_S = 5.0
@@ -81,6 +84,23 @@ class Shown:
     output: Callable[[str], None]
 
 
+class Warnings:
+    """The warnings in a ServerApp's output, each told once."""
+
+    def __init__(self) -> None:
+        """Begin with an empty output."""
+        self._rest = ""
+        self._told: set[str] = set()
+
+    def new(self, text: str) -> list[str]:
+        """Take the next piece of the output and return the warnings that it completes."""
+        *lines, self._rest = (self._rest + without_colours(text)).split("\n")
+        found = [match[1] for match in map(_WARNING.match, lines) if match is not None]
+        new = [line for line in dict.fromkeys(found) if line not in self._told]
+        self._told.update(new)
+        return new
+
+
 class _Output:
     """The ServerApp's output, read in a thread of its own because reading waits."""
 
@@ -88,6 +108,7 @@ class _Output:
         self._log = up.supervisor.log(SERVERAPP)
         self._pieces: list[str] = []
         self._taken = 0
+        self._warnings = Warnings()
         self._control = Control(up.address, up.federation.ca)
         self._thread = threading.Thread(target=self._read, args=(run_id,), daemon=True)
         self._thread.start()
@@ -100,10 +121,15 @@ class _Output:
                 log.write(piece)
                 log.flush()
 
-    def new(self) -> str:
-        """Return what came since the last call."""
+    def show(self, shown: Shown, *, whole: bool) -> None:
+        """Show what came since the last call: the whole of it, or each warning once."""
         taken, self._taken = self._taken, len(self._pieces)
-        return "".join(self._pieces[taken : self._taken])
+        text = "".join(self._pieces[taken : self._taken])
+        if whole and text:
+            shown.output(text)
+        for line in self._warnings.new(text):
+            if not whole:
+                shown.say(line)
 
     def end(self) -> str:
         """Wait for the rest and return the last line that says something."""
@@ -190,17 +216,14 @@ def _follow(up: FlowerUp, plan: UpPlan, shown: Shown, run_id: int) -> Course:
         while not state.over:
             time.sleep(_POLL_S)
             _poll(feed, course, shown)
-            text = output.new()
-            if feed.run is None and not plan.umbel and text:
-                shown.output(text)
+            output.show(shown, whole=feed.run is None and not plan.umbel)
             if (now := time.monotonic()) >= next_look:
                 next_look = now + _STATE_S
                 course.look()
                 state = up.control.run(run_id)
         _poll(feed, course, shown)
         last = output.end()
-        if feed.run is None and not plan.umbel:
-            shown.output(output.new())
+        output.show(shown, whole=feed.run is None and not plan.umbel)
         return Course(
             flower_run=run_id, state=state, run=feed.run, records=tuple(feed.records),
             killed=tuple(course.killed), last_words=last, secure=plan.secure,

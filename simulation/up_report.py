@@ -48,7 +48,9 @@ def failure_of(course: Course, log: Path) -> UmbelError | None:
         return None
     last = course.records[-1] if course.records else None
     if last is not None and last.outcome != "finished":
-        return RoundFailed(f"round {last.round}, {last.phase}: {last.outcome}, {last.cause}")
+        said = f"round {last.round}, {last.phase}: {last.outcome}, {last.cause}"
+        own = f"; each client's own log says why: {log.parent}" if "refused" in last.cause else ""
+        return RoundFailed(said + own)
     said = course.state.details or course.last_words
     where = f"run {course.flower_run}"
     return StateError(

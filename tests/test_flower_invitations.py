@@ -235,6 +235,7 @@ def test_an_error_is_told_by_the_node_that_was_asked(
     assert reply.metadata.src_node_id == 1  # Flower's own node
     name = f"edge-1 ({inviting.ids[1][:8]})"
     assert said(inviting, caplog) == [f"node {name}: its ClientApp failed, code {code}"]
+    assert inviting.invitations.why() == f"edge-1 its ClientApp failed, code {code}"
 
 
 def test_a_refusal_is_told_with_its_code_as_words(
