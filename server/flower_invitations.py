@@ -9,7 +9,7 @@ invited anew while the run goes on, as is a node that comes online later.
 |---|---|
 | answers | after `AGAIN_S`, doubled up to `LONGEST_S` with each answer that comes at once |
 | says nothing and does not join | after `PATIENCE_S` |
-| had a session, and lost it | after `AGAIN_S`: a successor never got the invitation |
+| had a session, and lost it | at once: the gateway has waited, and a successor was not invited |
 
 While every registered node has a session Flower is not asked: an answer that nobody has taken yet
 waits, and each look costs the SuperLink, and the round that runs, tens of milliseconds.
@@ -41,7 +41,7 @@ LEASE_S = 6 * 3600
 EVERY_S = 0.5
 """How often replies and the list of online nodes are looked at."""
 AGAIN_S, LONGEST_S = 1.0, 30.0
-"""Pause before a node that answered, or lost its session, is asked again."""
+"""Pause before a node that answered is asked again."""
 PATIENCE_S = 25.0
 """How long an invited node may take to join before it is invited anew: a killed SuperNode
 never answers, and its successor is not told what its predecessor was."""
@@ -93,10 +93,10 @@ class Invitations:
             return
         self._last = now
         if self._names and self._names.keys() <= joined:
-            self._look(joined, now)
+            self._look(joined)
             return
         self._take_replies(now)
-        self._look(joined, now)
+        self._look(joined)
         wanted = {}
         for info in self._grid.get_nodes():
             node = self._nodes.get(info.public_key.hex())
@@ -107,14 +107,14 @@ class Invitations:
         if wanted:
             self._invite(wanted, now)
 
-    def _look(self, joined: frozenset[str], now: float) -> None:
+    def _look(self, joined: frozenset[str]) -> None:
         """Note who has a session, and who has lost it: then the invitation is used up."""
         for node in joined:
             self._refusals.pop(node, None)
             if node in self._asked:
                 self._asked[node] = self._asked[node]._replace(at=-math.inf)
-        for node in self._joined - joined:
-            self._pause[node] = now + AGAIN_S
+        for node in (self._joined - joined) & self._asked.keys():  # it has not answered
+            self._pause.pop(node, None)
         self._joined = joined
 
     def _may_ask(self, node: str, joined: frozenset[str], now: float) -> bool:
