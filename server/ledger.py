@@ -25,7 +25,6 @@ import sqlite3
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 
 from ..protocol.canonical import canonical
@@ -115,7 +114,7 @@ class Event:
 
 
 class Ledger:
-    """The open file. One process writes, by any of its threads; any number may read."""
+    """The open file. One process writes, one thread at a time; any number may read."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Open `path`; unless `read_only`, it is created (0600) when it is absent.
@@ -124,7 +123,6 @@ class Ledger:
             StateError: The file is missing (read-only), damaged, or no ledger of this version.
         """
         self.path = path
-        self._lock = RLock()
         new = not path.exists() or (not read_only and path.stat().st_size == 0)
         if new and read_only:
             raise StateError(str(path), "a ledger", "no such file", "see `umbel runs list`")
@@ -327,10 +325,9 @@ class Ledger:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Hold the lock; turn errors of database and disk into one line with the next move."""
+        """Turn errors of the database or the file system into one line with the next move."""
         try:
-            with self._lock:
-                yield
+            yield
         except sqlite3.IntegrityError as error:
             raise StateError(
                 str(self.path), "one record an attempt and one finish a round", error,

@@ -220,13 +220,13 @@ class RunDirectory:
     def prune(self, best: int | None) -> tuple[int, ...]:
         """Remove the rounds that the rule does not keep; return their numbers.
 
-        Kept are the newest committed one and the `KEEP_LAST` - 1 before it, `best`, and whatever is
-        newer than the newest committed one.
+        Kept are the newest committed one, the last `KEEP_LAST`, `best`, and whatever is newer
+        than the newest committed one.
         """
         kept = self.kept()
         newest = max(self.committed().intersection(kept), default=None)
-        older = [n for n in kept if newest is None or n <= newest]
-        gone = tuple(n for n in older[:-KEEP_LAST] if n != best)
+        stay = {*kept[-KEEP_LAST:], best, newest}
+        gone = tuple(n for n in kept if n not in stay and (newest is None or n < newest))
         for n in gone:
             path = self.round_path(n)
             doomed = path.with_name(f".{path.name}.gone")

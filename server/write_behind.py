@@ -1,4 +1,4 @@
-"""A run's directory whose writes a thread does, in the order of the calls, and prunes beside it.
+"""A run's directory whose writes one thread does, in the order of the calls.
 
 A round's messages need not wait for the disk: round r + 1 starts while the thread makes round r
 durable, and is written only when r is committed. So at most one round is on its way to the disk,
@@ -7,12 +7,11 @@ that `resume` drops.
 
 | call | returns |
 |---|---|
-| `write_round` | when everything is written that came before it |
-| `later`; `commit_round` and `event` of `ledger` | at once |
-| `prune` | when the prune before it is done: rounds are removed while the next one is written |
+| `write_round` | when everything before it is done |
+| `prune`, `later`; `commit_round` and `event` of `ledger` | at once |
 | `flush`, `latest` | when everything is done |
 
-After a failure nothing is written any more, and whatever is called next raises its error.
+After a write that failed nothing is written any more, and whatever is called next raises its error.
 """
 
 from __future__ import annotations
@@ -36,11 +35,8 @@ class WriteBehind:
     def __init__(self, directory: RunDirectory) -> None:
         """Write to `directory`, which nobody else writes to while this is open."""
         self._directory = directory
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="umbel-disk")
-        self._pruner = ThreadPoolExecutor(1, thread_name_prefix="umbel-prune")
-        self._written: Future[None] = Future()
-        self._written.set_result(None)
-        self._pruned = self._written
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="umbel-disk")
+        self._last: Future[None] | None = None
 
     def __enter__(self) -> Self:
         """Return this directory."""
@@ -48,8 +44,7 @@ class WriteBehind:
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Wait for the writes; an error of theirs is raised unless another one is on its way."""
-        self._writer.shutdown()
-        self._pruner.shutdown()
+        self._thread.shutdown()
         if kind is None:
             self.flush()
 
@@ -67,7 +62,7 @@ class WriteBehind:
         extra: Mapping[str, Any],
     ) -> None:
         """Write a round's model as `RunDirectory.write_round`; the arrays must stay as they are."""
-        self._written.result()
+        self.flush()
         self.later(self._directory.write_round, n, arrays, manifest, digest, extra)
 
     def commit_round(self, record: RoundRecord) -> None:
@@ -79,9 +74,8 @@ class WriteBehind:
         self.later(lambda: self._directory.ledger.event(kind, **fields))
 
     def prune(self, best: int | None) -> None:
-        """Remove what is not kept as `RunDirectory.prune`, once all before it is written."""
-        self._pruned.result()
-        self._pruned = self._after(self._pruner, self._directory.prune, best)
+        """Remove what is not kept as `RunDirectory.prune`."""
+        self.later(self._directory.prune, best)
 
     def latest(self) -> int | None:
         """Return what `RunDirectory.latest` says after all that was written."""
@@ -89,36 +83,31 @@ class WriteBehind:
         return self._directory.latest()
 
     def later(self, work: Callable[..., object], *arguments: object) -> None:
-        """Let the writer do `work` when everything before it is written.
+        """Let the thread do `work` when everything before it is done.
 
         Raises:
-            StateError: Something has failed.
+            StateError: An earlier write failed.
         """
-        self._written = self._after(self._writer, work, *arguments)
-
-    def _after(
-        self, thread: ThreadPoolExecutor, work: Callable[..., object], *arguments: object
-    ) -> Future[None]:
         self.check()
-        before = self._written
+        before = self._last
 
         def job() -> None:
-            before.result()  # raises what it failed with
+            if before is not None:
+                before.result()  # done, there is one thread; raises what it failed with
             work(*arguments)
 
-        return thread.submit(job)
+        self._last = self._thread.submit(job)
 
     def check(self) -> None:
-        """Raise the error of what failed, if anything did."""
-        for done in (self._written, self._pruned):
-            if done.done():
-                done.result()
+        """Raise the error of a write that failed, if one did."""
+        if self._last is not None and self._last.done():
+            self._last.result()
 
     def flush(self) -> None:
         """Return when everything is done.
 
         Raises:
-            StateError: Something has failed.
+            StateError: A write failed.
         """
-        self._written.result()
-        self._pruned.result()
+        if self._last is not None:
+            self._last.result()

@@ -77,53 +77,6 @@ def test_nobody_waits_for_the_disk_but_the_next_round(run: RunDirectory) -> None
         assert run.committed() == {0, 1}
 
 
-def test_the_next_round_does_not_wait_for_what_is_removed(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate, rmtree = threading.Event(), shutil.rmtree
-
-    def slow(path: Path) -> None:
-        assert gate.wait(30)
-        rmtree(path)
-
-    with WriteBehind(run) as disk:
-        for n in range(5):
-            _write(disk, n)
-            _commit(disk, n)
-        disk.flush()
-        monkeypatch.setattr(shutil, "rmtree", slow)
-        disk.prune(None)
-        for n in (5, 6):
-            _write(disk, n)
-            _commit(disk, n)
-        assert run.committed() >= {5}  # 6 was taken, so 5 is committed
-        gate.set()
-        disk.prune(None)
-        assert disk.latest() == 6
-        assert run.kept() == (4, 5, 6)
-
-
-def test_what_cannot_be_removed_ends_the_writing(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = WriteBehind(run)
-    for n in range(5):
-        _write(disk, n)
-        _commit(disk, n)
-
-    def refused(_path: Path) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(shutil, "rmtree", refused)
-    disk.prune(None)
-    for what in (disk.flush, disk.check, lambda: disk.prune(None), lambda: _write(disk, 5)):
-        with pytest.raises(PermissionError):
-            what()
-    with pytest.raises(PermissionError):
-        disk.__exit__(None)
-    assert run.kept()[-1] == 4
-
-
 def test_an_error_is_raised_by_what_comes_next_and_nothing_is_written_after_it(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
