@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import process_tree as tree
 from .flower_up import end_bereft, free_key
 from .processes import Supervisor, read_state
 from .programs import private
@@ -30,7 +31,22 @@ def hand_over(supervisor: Supervisor) -> int:
 
     Raises:
         StateError: The keeper did not start; everything was ended.
+        KeyboardInterrupt: Somebody interrupted it; everything was ended.
     """
+    with tree.unhurried() as hurry:
+        keeper = _keeper(supervisor)
+        if keeper is not None and not hurry.asked:
+            return keeper.pid
+        if keeper is not None:
+            keeper.terminate()
+            keeper.wait()
+            raise KeyboardInterrupt
+    log = str(supervisor.log("keeper"))
+    raise StateError(log, "a keeper of the federation", "none", "see its log")
+
+
+def _keeper(supervisor: Supervisor) -> subprocess.Popen[bytes] | None:
+    """Start a keeper and return it when it has the programs; else None, when they have ended."""
     folder = supervisor.folder
     log = supervisor.log("keeper")
     supervisor.hand_over()
@@ -46,12 +62,12 @@ def hand_over(supervisor: Supervisor) -> int:
     while time.monotonic() < until and keeper.poll() is None:
         state = read_state(folder)
         if state is not None and state["supervisor"]["pid"] == keeper.pid:
-            return keeper.pid
+            return keeper
         time.sleep(_POLL_S / 4)
     keeper.kill()
     keeper.wait()
     Supervisor(folder).close()  # ends what is left
-    raise StateError(str(log), "a keeper of the federation", "none", "see its log")
+    return None
 
 
 def main(folder: Path) -> int:

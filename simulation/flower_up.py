@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
+from . import process_tree
 from .dev_federation import Client, place, prepare, write_devices
 from .flower_control import ONLINE, Control, build_bundle
 from .processes import Supervisor
@@ -144,6 +145,9 @@ class FlowerUp:
 
     def close(self) -> None:
         """End nodes, SuperLink and core in this order, and sweep up behind a killed ServerApp."""
+        process_tree.insist(self._close)
+
+    def _close(self) -> None:
         self.control.close()
         self.supervisor.close()
         sweep(self.wanted.home)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import psutil  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     Process = Any  # psutil.Process: the library has no types
 
@@ -148,6 +148,27 @@ def unhurried() -> Iterator[Hurry]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def insist(work: Callable[[], None]) -> None:
+    """Do work that must not be left half-done: who interrupts it waits for its end.
+
+    Args:
+        work: May be begun again after it was broken off anywhere.
+
+    Raises:
+        KeyboardInterrupt: When it is done, if one came meanwhile.
+    """
+    interrupt: KeyboardInterrupt | None = None
+    while True:
+        try:
+            work()
+        except KeyboardInterrupt as error:
+            interrupt = error
+        else:
+            break
+    if interrupt is not None:
+        raise interrupt
 
 
 def _carried(process: Process) -> str | None:

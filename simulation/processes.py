@@ -202,6 +202,9 @@ class Supervisor:
 
     def close(self) -> None:
         """End every program and what it started, tier by tier."""
+        tree.insist(self._close)
+
+    def _close(self) -> None:
         if self._lock is None:
             return
         _end_by_tiers(
@@ -222,9 +225,9 @@ class Supervisor:
         self._unlock()
 
     def _unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        held, self._lock = self._lock, None
+        if held is not None:
+            os.close(held)
 
     def _spawn(self, program: Program) -> _Run:
         command = [text.replace("{port}", str(free_port())) for text in program.command]

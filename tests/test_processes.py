@@ -318,3 +318,19 @@ def test_a_second_signal_hurries_the_end(monkeypatch: pytest.MonkeyPatch, tmp_pa
         supervisor.close()
     assert time.monotonic() - began < 10.0
     assert not supervisor.alive("deaf")
+
+
+def test_what_must_be_done_is_done_whoever_interrupts() -> None:
+    done: list[str] = []
+
+    def work() -> None:
+        done.append("begun")
+        if len(done) < 4:
+            raise KeyboardInterrupt
+        done.append("done")
+
+    with pytest.raises(KeyboardInterrupt):
+        process_tree.insist(work)
+    assert done == ["begun"] * 4 + ["done"]
+    process_tree.insist(work)  # nobody does: nothing is raised
+    assert done[-1] == "done"
