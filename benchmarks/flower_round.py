@@ -33,7 +33,7 @@ FLOWER = "flower"
 """The loop that is Flower's; the others are `secure` and `plain`."""
 LONGEST_S = 600.0
 """How long one run may take."""
-_LOOK_S = 1.0  # seldom: each look is work for the SuperLink, on the same cores
+_LOOK_S = 2.0  # seldom: each look is work for the SuperLink, on the same cores
 _LAST_CHARACTERS = 300
 _TIMES = "times.json"
 
