@@ -375,6 +375,8 @@ class Attempt:
 
     def _move(self, event: RoundEvent, now: float) -> None:
         name = self.phase.value
+        for node in sorted(self._waiting) if now >= self._deadline else ():  # else not needed
+            self._note("late", node, name)
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._entered
         self.phase = moved(self.phase, event)
         self._entered, self._deadline = now, now + self.plan.trip

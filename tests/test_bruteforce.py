@@ -181,6 +181,8 @@ def test_a_silent_loss_costs_one_deadline(n: int, boundary: str, home: Path) -> 
             fate, seconds = silent(n, boundary, frozenset(lost))
             check(stage, fate)
             assert played.seconds == seconds
+            # Who is waited for in vain is named, and nobody else.
+            assert {index for index, _ in stage.told("late")} == (set(lost) if seconds else set())
 
 
 @pytest.mark.parametrize("n", [4, 5, 6, 7])

@@ -73,6 +73,7 @@ def test_the_deadline_freezes_a_roster_without_those_who_are_silent(tmp_path: Pa
         assert stage.link.clock.now() == 30.0
         assert stage.indices(stage.records[0].roster) == (1, 2, 4)
         matches(stage, 1, (1, 2, 4), 3)
+        assert sorted(stage.told("late")) == [(0, "inviting"), (3, "inviting")]
 
 
 def test_a_round_that_is_held_starts_when_it_may_with_who_came_back(tmp_path: Path) -> None:
