@@ -61,7 +61,6 @@ PLAIN = "UMBEL_SECURE"
 START_S = 120.0
 """How long a run waits for its nodes before it starts with those that came."""
 POLL_S = 0.05
-SECURITY = {"A": "on (development CA)", "plain": "off"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,8 +171,8 @@ def _run(
 def _describe(directory: RunDirectory, settings: RunSettings, flower_run: str) -> None:
     """Write who the run is."""
     created = _now().isoformat(timespec="seconds")
-    described = _described(settings) | {"flower-run": flower_run}
-    directory.ledger.create_run(settings.run, created, described, SECURITY[settings.scheme])
+    described = settings.described() | {"flower-run": flower_run}
+    directory.ledger.create_run(settings.run, created, described, settings.security)
 
 
 def _drive(
@@ -257,16 +256,6 @@ def _federation() -> Path:
             FEDERATION, "the federation's directory", given, "start the run with `umbel up`"
         )
     return Path(given)
-
-
-def _described(settings: RunSettings) -> dict[str, object]:
-    return {
-        "rounds": settings.rounds,
-        "scheme": settings.scheme,
-        "seed": settings.seed,
-        "config": dict(settings.config),
-        "params": settings.params.table(),
-    }
 
 
 def _now() -> datetime:

@@ -68,3 +68,18 @@ class RunSettings:
             raise SettingsError(
                 "cohort", f"at least min-members, {params.min_members}", self.cohort
             )
+
+    @property
+    def security(self) -> str:
+        """What a summary says behind `secure aggregation:`; every CA is a development CA so far."""
+        return "on (development CA)" if self.scheme == "A" else "off"
+
+    def described(self) -> dict[str, object]:
+        """Return the settings as the ledger keeps them."""
+        return {
+            "rounds": self.rounds,
+            "scheme": self.scheme,
+            "seed": self.seed,
+            "config": dict(self.config),
+            "params": self.params.table(),
+        }

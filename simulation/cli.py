@@ -14,7 +14,6 @@ import typer
 
 from . import report
 from .drops import BOUNDARIES
-from .federation import SECURITY
 from .run import Options, plan
 from ..clients.device_files import no_core_dumps
 from ..clients.policy import Policy
@@ -144,7 +143,7 @@ def _what(planned: Plan) -> str:
     settings = planned.settings
     return (
         f"{settings.run}: {planned.clients} clients, {settings.rounds} rounds, "
-        f"secure aggregation {SECURITY[settings.scheme]}"
+        f"secure aggregation {settings.security}"
     )
 
 

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from ..strategies.trainer import Trainer
 
 FEDERATION = "simulation"
-SECURITY = {"A": "on (development CA)", "plain": "off"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +134,7 @@ class Federation:
         self.link = Link(drops)
         self.directory = RunDirectory.create(home, settings.run)
         self.directory.ledger.create_run(
-            settings.run, _stamp(), _described(settings, clients), SECURITY[settings.scheme]
+            settings.run, _stamp(), {"clients": clients, **settings.described()}, settings.security
         )
         self._observe, self._trainer = observe, trainer
         self.coordinator = Coordinator(
@@ -163,7 +162,7 @@ class Federation:
             self.directory.close()
         return Result(
             run=self.settings.run,
-            security=SECURITY[self.settings.scheme],
+            security=self.settings.security,
             records=tuple(self.records),
             model=self.coordinator.model,
             path=self.directory.path,
@@ -233,15 +232,3 @@ def _utc() -> datetime:
 
 def _stamp() -> str:
     return _utc().isoformat(timespec="seconds")
-
-
-def _described(settings: RunSettings, clients: int) -> dict[str, object]:
-    """Return the settings as the ledger keeps them."""
-    return {
-        "clients": clients,
-        "rounds": settings.rounds,
-        "scheme": settings.scheme,
-        "seed": settings.seed,
-        "config": dict(settings.config),
-        "params": settings.params.table(),
-    }
