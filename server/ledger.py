@@ -237,6 +237,25 @@ class Ledger:
         with self._watched():
             return frozenset(row[0] for row in self._db.execute(query, (phase,)))
 
+    def models(self) -> dict[int, str]:
+        """Return the model digest, hex, of each training round that finished and is not lost."""
+        query = "SELECT round, outcome, model FROM round WHERE phase = 'train' ORDER BY seq"
+        found: dict[int, str] = {}
+        with self._watched():
+            for number, outcome, model in self._db.execute(query):
+                if outcome == "finished":
+                    found[number] = model
+                elif outcome == "lost":
+                    found.pop(number, None)
+        return found
+
+    def initial(self) -> str | None:
+        """Return the digest, hex, of the initial model, if it was recorded."""
+        query = "SELECT code FROM event WHERE kind = 'initial' ORDER BY seq DESC LIMIT 1"
+        with self._watched():
+            row = self._db.execute(query).fetchone()
+        return row and str(row[0])
+
     def events(self) -> tuple[Event, ...]:
         """Return every event in order."""
         rows = self._rows("event")

@@ -1,14 +1,18 @@
 """The directory of a run: its ledger, and one folder for each round that is kept.
 
     runs/ID/ledger.sqlite
-    runs/ID/rounds/000123/manifest.json               written last of the two
-    runs/ID/rounds/000123/00000-of-00001.safetensors  the model, arrays by name
+    runs/ID/rounds/000123/       a model and its manifest (round_folder.py)
+    runs/ID/rounds/000124.open/  what a successor needs to finish an open round; nothing secret
+    runs/ID/rounds/000122.lost/  what was found in the place of a round that is lost
 
 Nothing else. A round is written into a hidden folder, files and folders are fsynced, and the folder
-is renamed: it is there whole or not at all. It counts when the ledger says `finished` (round 0, the
-initial model, from the start): `resume` drops what was written and not committed, and the hidden
-leftovers of a crash. Reading hashes the model again and compares it with the manifest, which
-carries a hash of itself. The process that writes holds a lock on the directory; readers need none.
+is renamed: it is there whole or not at all. It counts when the ledger says `finished`, with the
+digest of its model, and no later `lost` (round 0, the initial model, counts from the start; the
+event `initial` has its digest). The process that writes holds a lock on the directory; readers
+need none.
+
+`resume` drops what was written and not committed and the hidden leftovers of a crash; and goes back
+to an earlier round where the newest is damaged (lost_rounds.py).
 
 Kept: the newest committed round always, the last `KEEP_LAST`, and the best one that the caller
 names. Masks, shares and single updates never come here.
@@ -17,8 +21,6 @@ names. Masks, shares and single updates never come here.
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -26,33 +28,34 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-import safetensors
-import safetensors.numpy
-
+from . import lost_rounds, round_folder
 from .ledger import Ledger
-from ..protocol.digest import model_digest
-from ..protocol.errors import PeerError, SettingsError, StateError
-from ..protocol.manifest import Manifest
+from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from .lost_rounds import Resumed
+    from .round_folder import Round
+    from ..protocol.manifest import Manifest
+
 KEEP_LAST = 3
-FORMAT = "umbel/round/1"
-MODEL_FILE = "00000-of-00001.safetensors"
-MANIFEST_LIMIT = 16 << 20
 SPARE_BYTES = 4 << 20
 """Room beside the arrays themselves: headers, manifest, the ledger's next pages."""
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ROUND = re.compile(r"[0-9]{6,}")
+_OPEN = re.compile(r"([0-9]{6,})\.open")
 
 
 class RunDirectory:
     """One run on the disk."""
+
+    resumed: Resumed | None = None
+    """What `resume` found; None after `create` and `open`."""
 
     def __init__(self, path: Path, lock: int | None) -> None:
         """Made by `create`, `open` and `resume`; `lock` is the descriptor of a writer."""
@@ -79,7 +82,7 @@ class RunDirectory:
                 str(path), "a new run", error.strerror, "choose another id or resume it"
             ) from error
         lock = _locked(path)
-        _sync(path.parent)
+        round_folder.sync(path.parent)
         return cls(path, lock)
 
     @classmethod
@@ -96,11 +99,23 @@ class RunDirectory:
 
     @classmethod
     def resume(cls, root: Path, run_id: str) -> Self:
-        """Open an existing run for writing: check its ledger, drop what is not committed.
+        """Open an existing run for writing, and find the model in force: see `resumed`.
 
         Raises:
-            StateError: There is no such run, it is damaged, or another process writes it.
+            StateError: There is no such run, its ledger is damaged, no round of it is whole, or
+                another process writes it.
         """
+        run = cls._take_over(root, run_id)
+        try:
+            run.resumed = lost_rounds.find(run)
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    @classmethod
+    def _take_over(cls, root: Path, run_id: str) -> Self:
+        """Open an existing run for writing: check its ledger, drop what is not committed."""
         path = _place(root, run_id)
         if not (path / "ledger.sqlite").is_file():
             raise StateError(str(path), "a run", "no such run", "see `umbel runs list`")
@@ -168,53 +183,54 @@ class RunDirectory:
         self._check_space(manifest)
         final = self.round_path(n)
         about = {"run": self.path.name, "round": str(n), "digest": digest.hex()}
+        if n == 0:  # first: a round 0 on the disk is then always one that the ledger knows
+            self.ledger.event("initial", round=0, attempt=0, code=digest.hex())
         try:
-            self._write_folder(final, arrays, about, manifest, extra)
+            round_folder.write(final, arrays, about, manifest, extra, self._sync_all)
         except OSError as error:
+            needed, free = _needed(manifest), shutil.disk_usage(self.path).free
             raise StateError(
-                str(final), "a round on the disk", error, "free the disk, then resume the run"
-            ) from error
+                str(final), f"{needed} bytes free for this round",
+                f"{free} bytes, and {round_folder.why(error)}",
+                "free the disk, then resume the run",
+            ) from error  # fmt: skip
         return final
 
     def read_round(self, n: int) -> dict[str, NDArray[Any]]:
-        """Return the arrays of round `n`, hashed again.
+        """Return the arrays of round `n`, every byte hashed and compared with the ledger.
 
         Raises:
             StateError: The round is missing, or one byte of it is not what was written.
         """
-        manifest, about, _ = self._manifest(n)
-        path = self.round_path(n) / MODEL_FILE
-        move = "resume from an earlier round or restore a backup"
-        try:
-            with safetensors.safe_open(path, "numpy") as file:
-                said, arrays = file.metadata(), file.get_tensors()
-            manifest.check(arrays, str(path))
-            got = model_digest(manifest.pack(arrays)).hex()
-        except (OSError, safetensors.SafetensorError, PeerError) as error:
-            raise StateError(str(path), "the arrays of the manifest", error, move) from error
-        if (got, said) != (about["digest"], about):
-            raise StateError(str(path), f"the model {about}", f"digest {got} under {said}", move)
-        return {entry.name: arrays[entry.name] for entry in manifest.entries}
+        return self.read(n).arrays
+
+    def read(self, n: int) -> Round:
+        """Return round `n` with its arrays as `read_round`, and its manifest and digest."""
+        found = round_folder.read(self.round_path(n), self.path.name, n)
+        self._compare(found)
+        return found
 
     def digest(self, n: int) -> bytes:
         """Return the model digest that the manifest of round `n` names."""
-        return bytes.fromhex(self._manifest(n)[1]["digest"])
+        return self._manifest(n).digest
 
-    def stored_extra(self, n: int) -> dict[str, Any]:
+    def stored_extra(self, n: int) -> Mapping[str, Any]:
         """Return what was stored beside the model of round `n`."""
-        return self._manifest(n)[2]
+        return self._manifest(n).extra
 
     def kept(self) -> tuple[int, ...]:
         """Return the numbers of the rounds on the disk, ascending."""
-        names = (folder.name for folder in (self.path / "rounds").iterdir())
-        return tuple(sorted(int(name) for name in names if _ROUND.fullmatch(name)))
+        return tuple(sorted(int(p.name) for p in self._folders() if _ROUND.fullmatch(p.name)))
 
     def committed(self) -> frozenset[int]:
-        """Return the rounds that the ledger calls finished, and 0."""
-        return self.ledger.finished("train") | {0}
+        """Return the rounds that the ledger calls finished and not lost, and 0."""
+        return frozenset(self.ledger.models()) | {0}
 
     def latest(self) -> int | None:
-        """Return the newest round that is on the disk and committed, if there is one."""
+        """Return the newest round that is on the disk and committed, if there is one.
+
+        That it is whole is known after `resume`, which marks what is not as lost.
+        """
         return max(self.committed().intersection(self.kept()), default=None)
 
     def prune(self, best: int | None) -> tuple[int, ...]:
@@ -230,66 +246,79 @@ class RunDirectory:
         for n in gone:
             path = self.round_path(n)
             doomed = path.with_name(f".{path.name}.gone")
-            path.rename(doomed)
-            shutil.rmtree(doomed)
+            try:
+                path.rename(doomed)
+                round_folder.remove(doomed)
+            except OSError as error:
+                raise StateError(
+                    str(path), "a round that can be removed", round_folder.why(error),
+                    "remove it by hand, then resume the run",
+                ) from error  # fmt: skip
         return gone
 
     def round_path(self, n: int) -> Path:
         """Return the folder of round `n`, whether it exists or not."""
         return self.path / "rounds" / f"{n:06d}"
 
-    def _drop_uncommitted(self) -> None:
-        """Remove the hidden leftovers of a crash, and rounds that the ledger does not know."""
-        committed = self.committed()
-        for folder in (self.path / "rounds").iterdir():
-            number = int(folder.name) if _ROUND.fullmatch(folder.name) else None
-            if folder.name.startswith(".") or (number is not None and number not in committed):
-                shutil.rmtree(folder)
+    def open_path(self, n: int) -> Path:
+        """Return the folder of what is kept of round `n` while it is open.
 
-    def _write_folder(
-        self,
-        final: Path,
-        arrays: Mapping[str, NDArray[Any]],
-        about: Mapping[str, str],
-        manifest: Manifest,
-        extra: Mapping[str, Any],
-    ) -> None:
-        """Write the folder of a round under a hidden name, and rename it when it is on the disk."""
-        temporary = final.with_name(f".{final.name}.{os.getpid()}")
+        `kept` and `prune` pass it over; a resume removes it when a later round has finished or
+        its own is lost. Whoever writes it removes it when its attempt ends.
+        """
+        return self.path / "rounds" / f"{n:06d}.open"
+
+    def set_aside(self, n: int) -> None:
+        """Keep what is in a lost round's place for whoever wants to look at it."""
+        path = self.round_path(n)
+        with suppress(OSError):  # in its place it does no harm: the ledger says that it is lost
+            round_folder.remove(path.with_suffix(".lost"))
+            path.rename(path.with_suffix(".lost"))
+
+    def _drop_uncommitted(self) -> None:
+        """Remove a crash's leftovers, rounds the ledger does not know, open ones that are over."""
+        known = self.ledger.finished("train") | {0}
+        for path in self._folders():
+            number = int(path.name) if _ROUND.fullmatch(path.name) else None
+            opened = _OPEN.fullmatch(path.name)
+            over = opened is not None and int(opened[1]) < max(known)
+            if path.name.startswith(".") or over or (number is not None and number not in known):
+                round_folder.remove(path)
+
+    def _manifest(self, n: int) -> Round:
+        found = round_folder.read_manifest(self.round_path(n), self.path.name, n)
+        self._compare(found)
+        return found
+
+    def _compare(self, found: Round) -> None:
+        """Refuse a model other than the one that the ledger has for its round, if it has one."""
+        n = found.number
+        expected = self.ledger.models().get(n) if n else self.ledger.initial()
+        if expected is not None and expected != found.digest.hex():
+            raise StateError(
+                str(self.round_path(n) / round_folder.MANIFEST_FILE),
+                f"the model of the ledger, digest {expected}", f"digest {found.digest.hex()}",
+                "resume from an earlier round or restore a backup",
+            )  # fmt: skip
+
+    def _folders(self) -> list[Path]:
+        """Return what is in `rounds`, hidden folders too."""
         try:
-            for stale in (temporary, final):
-                if stale.exists():
-                    shutil.rmtree(stale)
-            temporary.mkdir(mode=0o700)
-            files = temporary / MODEL_FILE, temporary / "manifest.json"
-            _save(files[0], arrays, about)
-            _write_manifest(files[1], about, manifest, extra)
-            # At once: a file system commits them together.
-            list(self._syncs.map(_sync, (*files, temporary)))
-            temporary.rename(final)
-            _sync(final.parent)
-        except OSError:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+            return list((self.path / "rounds").iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _sync_all(self, paths: Iterable[Path]) -> None:
+        """Sync at once: a file system commits them together."""
+        list(self._syncs.map(round_folder.sync, paths))
 
     def _check_space(self, manifest: Manifest) -> None:
-        needed = manifest.total_bytes + SPARE_BYTES
-        free = shutil.disk_usage(self.path).free
+        needed, free = _needed(manifest), shutil.disk_usage(self.path).free
         if free < needed:
             raise StateError(
                 str(self.path), f"{needed} bytes free for this round", f"{free} bytes",
                 "free the disk, then resume the run",
             )  # fmt: skip
-
-    def _manifest(self, n: int) -> tuple[Manifest, dict[str, str], dict[str, Any]]:
-        path = self.round_path(n) / "manifest.json"
-        try:
-            return _parse_manifest(path, n)
-        except (OSError, ValueError, TypeError, KeyError, PeerError) as error:
-            raise StateError(
-                str(path), f"the manifest of round {n}", error,
-                "resume from an earlier round or restore a backup",
-            ) from error  # fmt: skip
 
 
 def list_runs(root: Path) -> tuple[str, ...]:
@@ -307,65 +336,14 @@ def sweep(root: Path) -> tuple[str, ...]:
     swept = []
     for run in left:
         with suppress(StateError):
-            RunDirectory.resume(root, run).close()
+            RunDirectory._take_over(root, run).close()
             swept.append(run)
     return tuple(swept)
 
 
-def write_arrays(
-    path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
-) -> None:
-    """Write one safetensors file of named arrays and fsync it.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    _save(path, arrays, metadata)
-    _sync(path)
-
-
-def _save(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    flat = {
-        name: array if array.flags.c_contiguous else array.copy(order="C")
-        for name, array in arrays.items()
-    }
-    try:
-        safetensors.numpy.save_file(flat, path, metadata=dict(metadata))
-    except safetensors.SafetensorError as error:
-        raise OSError(str(error)) from error
-
-
-def _write_manifest(
-    path: Path, about: Mapping[str, str], manifest: Manifest, extra: Mapping[str, Any]
-) -> None:
-    """Write `[body, SHA-256 of the body's JSON]`."""
-    body = {
-        "format": FORMAT,
-        "about": dict(about),
-        "files": [MODEL_FILE],
-        "manifest": json.loads(manifest.to_json()),
-        "extra": dict(extra),
-    }
-    check = hashlib.sha256(_json(body)).hexdigest()
-    path.write_bytes(b"[" + _json(body) + b',"' + check.encode() + b'"]\n')
-
-
-def _parse_manifest(path: Path, n: int) -> tuple[Manifest, dict[str, str], dict[str, Any]]:
-    """Return manifest, the model's metadata and extra, or raise one of several errors."""
-    if path.stat().st_size > MANIFEST_LIMIT:
-        raise ValueError(f"more than {MANIFEST_LIMIT} bytes")
-    body, check = json.loads(path.read_bytes())
-    if check != hashlib.sha256(_json(body)).hexdigest():
-        raise ValueError("a text whose own hash does not match")
-    about = body["about"]
-    if (body["format"], about["round"]) != (FORMAT, str(n)):
-        raise ValueError(f"{body['format']} of round {about['round']}")
-    manifest = Manifest.from_json(json.dumps(body["manifest"]), str(path))
-    return manifest, about, body["extra"]
-
-
-def _json(body: object) -> bytes:
-    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+def _needed(manifest: Manifest) -> int:
+    """Return the bytes that one more round takes while it is written."""
+    return manifest.total_bytes + SPARE_BYTES
 
 
 def _place(root: Path, run_id: str) -> Path:
@@ -385,12 +363,3 @@ def _locked(path: Path) -> int:
             str(path), "a run that nobody writes", "another process holds it", "stop that process"
         ) from error
     return descriptor
-
-
-def _sync(path: Path) -> None:
-    """Force a file or a directory to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

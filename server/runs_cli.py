@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from .outcome import as_json
-from .run_directory import RunDirectory, list_runs, write_arrays
+from .round_folder import write_arrays
+from .run_directory import RunDirectory, list_runs
 from ..protocol.errors import StateError
 from ..strategies.places import umbel_home
 
@@ -135,8 +136,6 @@ def _as_text(about: dict[str, Any]) -> str:
         )
     for item in about["events"]:
         detail = " ".join(f"{name}={value}" for name, value in item["detail"].items())
-        lines.append(
-            f"event {item['round']}.{item['attempt']} {item['kind']} {item['node']} "
-            f"{item['code']} {detail}".rstrip()
-        )
+        said = " ".join(filter(None, (item["kind"], item["node"], item["code"], detail)))
+        lines.append(f"event {item['round']}.{item['attempt']} {said}")
     return "\n".join(lines)

@@ -19,7 +19,8 @@ from umbel.protocol.digest import model_digest
 from umbel.protocol.errors import BadUpdate, SettingsError, StateError
 from umbel.protocol.manifest import Manifest
 from umbel.server.ledger import RoundRecord
-from umbel.server.run_directory import MODEL_FILE, RunDirectory, list_runs, sweep
+from umbel.server.round_folder import MODEL_FILE
+from umbel.server.run_directory import RunDirectory, list_runs, sweep
 
 Arrays = dict[str, NDArray[np.generic]]
 MODEL: Arrays = {
@@ -38,7 +39,10 @@ def write(run: RunDirectory, n: int, arrays: Arrays = MODEL) -> Path:
 
 
 def commit(run: RunDirectory, n: int, outcome: str = "finished", phase: str = "train") -> None:
-    run.ledger.commit_round(RoundRecord(round=n, attempt=0, phase=phase, outcome=outcome))
+    model = run.digest(n).hex() if run.round_path(n).exists() else ""
+    run.ledger.commit_round(
+        RoundRecord(round=n, attempt=0, phase=phase, outcome=outcome, model=model)
+    )
 
 
 @pytest.fixture
@@ -127,8 +131,6 @@ def test_every_single_byte_of_the_files_is_covered(run: RunDirectory) -> None:
         data = path.read_bytes()
         for offset in range(len(data)):
             _flip(offset)(path)
-            if data[offset : offset + 1] in {b" ", b"\n"} and path.suffix == ".json":
-                continue  # JSON reads the same with another white space
             with pytest.raises(StateError):
                 run.read_round(3)
         path.write_bytes(data)
@@ -138,7 +140,7 @@ def test_every_single_byte_of_the_files_is_covered(run: RunDirectory) -> None:
 def test_another_rounds_folder_is_no_substitute(run: RunDirectory) -> None:
     write(run, 1)
     shutil.copytree(run.round_path(1), run.round_path(2))
-    with pytest.raises(StateError, match=r"expected the manifest of round 2, got .*of round 1"):
+    with pytest.raises(StateError, match=r"expected the manifest of round 2 .*got .*of round 1 of"):
         run.read_round(2)
 
 

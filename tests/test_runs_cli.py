@@ -13,7 +13,8 @@ from umbel.cli import main
 from umbel.protocol.digest import model_digest
 from umbel.protocol.manifest import Manifest
 from umbel.server.ledger import RoundRecord
-from umbel.server.run_directory import MODEL_FILE, RunDirectory
+from umbel.server.round_folder import MODEL_FILE
+from umbel.server.run_directory import RunDirectory
 
 NODE = "ab" * 16
 
@@ -47,12 +48,18 @@ def _commit(run: RunDirectory, n: int, outcome: str) -> None:
         cause="masks did not cancel" if outcome == "void" else "",
         roster=("a", "b", "c"),
         survivors=("a", "b"),
+        model="" if outcome == "void" else run.digest(n).hex(),
         metrics={} if outcome == "void" else {"accuracy": 0.9123456},
         seconds={"training": 1.0, "closing": 0.25},
         bytes_up=100,
         bytes_down=200,
     )
     run.ledger.commit_round(record)
+
+
+def _digest(n: int) -> str:
+    arrays = {"w": np.full(2, n, np.float32)}
+    return model_digest(Manifest.of(arrays).pack(arrays)).hex()
 
 
 def output(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -100,12 +107,13 @@ def test_show(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, "show", "digits-1").splitlines()
     assert lines[0] == "run digits-1, created 2026-01-02T03:04:05Z"
     assert lines[1] == "secure aggregation: on (development CA)"
-    assert lines[2].startswith("ledger: 5 rows, chain intact, head ")
+    assert lines[2].startswith("ledger: 6 rows, chain intact, head ")
     assert lines[3] == f"model: {home}/runs/digits-1/rounds/000003"
     assert lines[4:] == [
         "round 1.0 train finished: 2 of 3 members, 1.25 s, 100 B up, 200 B down accuracy=0.9123",
         "round 2.0 train void: 2 of 3 members, 1.25 s, 100 B up, 200 B down masks did not cancel",
         "round 3.0 train finished: 2 of 3 members, 1.25 s, 100 B up, 200 B down accuracy=0.9123",
+        f"event 0.0 initial {_digest(0)}",
         f"event 3.0 lost {NODE} task failed",
     ]
 
@@ -116,14 +124,14 @@ def test_show_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert about["run"]["security"] == "on (development CA)"
     assert [item["outcome"] for item in about["rounds"]] == ["finished", "void", "finished"]
     assert about["rounds"][0]["metrics"] == {"accuracy": 0.9123456}
-    assert about["events"][0]["node"] == NODE
-    assert about["ledger"]["rows"] == 5
+    assert about["events"][1]["node"] == NODE
+    assert about["ledger"]["rows"] == 6
 
 
 def test_show_refuses_a_changed_record(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(sqlite3.connect(home / "runs/digits-1/ledger.sqlite")) as db:
         db.executescript("UPDATE round SET survivors = roster")
-    assert "expected row 2 as it was written" in complaint(capsys, "show", "digits-1")
+    assert "expected row 3 as it was written" in complaint(capsys, "show", "digits-1")
 
 
 @pytest.mark.usefixtures("home")

@@ -1,0 +1,280 @@
+"""One round's folder: a manifest and the model's arrays, written durably and read with suspicion.
+
+    000123/manifest.json               [body, SHA-256 of the body], one line, one spelling
+    000123/00000-of-00001.safetensors  the model, arrays by name
+
+The body names run, round and model digest, the arrays, and the SHA-256 of the safetensors header;
+the digest covers the arrays. So no byte of either file can change unseen, and a folder of another
+run or round is told from this one's. Files are opened without following links, must be regular,
+and have the one length that their manifest gives them: nothing else is read, and nothing is
+mapped, so that a failing disk is an error and not a signal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from ..protocol.digest import model_digest
+from ..protocol.errors import PeerError, StateError
+from ..protocol.manifest import MAX_JSON, Manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+FORMAT = "umbel/round/1"
+MODEL_FILE = "00000-of-00001.safetensors"
+MANIFEST_FILE = "manifest.json"
+MANIFEST_LIMIT = MAX_JSON + (16 << 20)
+HEADER_LIMIT = 100_000_000
+"""Bytes of a safetensors header; the format's own bound."""
+_MOVE = "resume from an earlier round or restore a backup"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What a round's folder holds."""
+
+    number: int
+    manifest: Manifest
+    digest: bytes
+    """Of the model, 32 bytes: `model_digest(manifest.pack(arrays))`."""
+    extra: Mapping[str, Any]
+    header: str
+    """SHA-256, hex, of the model file's header."""
+    arrays: dict[str, NDArray[Any]] = field(repr=False)
+    """The model, in the order of the manifest; empty where only the manifest was read."""
+
+
+def write(
+    final: Path,
+    arrays: Mapping[str, NDArray[Any]],
+    about: Mapping[str, str],
+    manifest: Manifest,
+    extra: Mapping[str, Any],
+    sync_all: Callable[[Iterable[Path]], object],
+) -> None:
+    """Write a round's folder under a hidden name, and rename it when it is on the disk.
+
+    Args:
+        final: The folder; one that is there is replaced.
+        arrays: What `manifest` describes.
+        about: `run`, `round` and `digest`, as they stand in both files.
+        manifest: Names, shapes, dtypes.
+        extra: What else is kept, as JSON can hold it.
+        sync_all: Forces files and folders to the disk.
+
+    Raises:
+        OSError: It cannot be written; nothing of it is left.
+    """
+    temporary = final.with_name(f".{final.name}.{os.getpid()}")
+    try:
+        for stale in (temporary, final):
+            remove(stale)
+        temporary.mkdir(mode=0o700)
+        files = temporary / MODEL_FILE, temporary / MANIFEST_FILE
+        _save(files[0], arrays, about)
+        body = {
+            "format": FORMAT,
+            "about": dict(about),
+            "files": [MODEL_FILE],
+            "header": hashlib.sha256(_header(files[0])).hexdigest(),
+            "manifest": json.loads(manifest.to_json()),
+            "extra": dict(extra),
+        }
+        files[1].write_bytes(_sealed(body))
+        sync_all((*files, temporary))
+        temporary.rename(final)
+        sync(final.parent)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def read(folder: Path, run: str, number: int) -> Round:
+    """Return what a round's folder holds, every byte of it hashed.
+
+    Raises:
+        StateError: Something is missing, or is not what was written for this run and round.
+    """
+    found = read_manifest(folder, run, number)
+    path = folder / MODEL_FILE
+    try:
+        data = _model_bytes(path, found)
+        arrays = _arrays(data, found.manifest)
+        del data
+        got = model_digest(found.manifest.pack(arrays))
+    except (OSError, ValueError, safetensors.SafetensorError, PeerError) as error:
+        raise StateError(str(path), "the arrays of the manifest", why(error), _MOVE) from error
+    if got != found.digest:
+        expected = f"the model with digest {found.digest.hex()}"
+        raise StateError(str(path), expected, f"digest {got.hex()}", _MOVE)
+    found.arrays.update(arrays)
+    return found
+
+
+def read_manifest(folder: Path, run: str, number: int) -> Round:
+    """Return what a round's manifest says, without its arrays.
+
+    Raises:
+        StateError: It is missing, or is not what was written for this run and round.
+    """
+    path = folder / MANIFEST_FILE
+    try:
+        _check_folder(folder)
+        return _parse(_read(path, MANIFEST_LIMIT), path, run, number)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, PeerError) as error:
+        expected = f"the manifest of round {number} of {run}"
+        raise StateError(str(path), expected, why(error), _MOVE) from error
+
+
+def remove(path: Path) -> None:
+    """Remove what has this name, whatever it is; nothing where there is nothing.
+
+    Raises:
+        OSError: It cannot be removed.
+    """
+    try:
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except FileNotFoundError:
+        return
+
+
+def write_arrays(
+    path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
+) -> None:
+    """Write one safetensors file of named arrays and fsync it.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    _save(path, arrays, metadata)
+    sync(path)
+
+
+def sync(path: Path) -> None:
+    """Force a file or a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def why(error: Exception) -> str:
+    """Return what an error says, without the path that stands before it already."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, KeyError):
+        return f"no key {error}"
+    return str(error)
+
+
+def _save(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
+    flat = {
+        name: array if array.flags.c_contiguous else array.copy(order="C")
+        for name, array in arrays.items()
+    }
+    try:
+        safetensors.numpy.save_file(flat, path, metadata=dict(metadata))
+    except safetensors.SafetensorError as error:
+        raise OSError(str(error)) from error
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a link or a file in a folder's place."""
+    if not stat.S_ISDIR(path.lstat().st_mode):
+        raise ValueError("no folder in its place")
+
+
+def _parse(data: bytes, path: Path, run: str, number: int) -> Round:
+    """Read a manifest; raises one of several errors."""
+    body, _ = json.loads(data)
+    if data != _sealed(body):
+        raise ValueError("a text whose own hash does not match")
+    about = body["about"]
+    said, expected = (about["run"], about["round"]), (run, str(number))
+    if body["format"] != FORMAT or said != expected:
+        raise ValueError(f"{body['format']} of round {about['round']} of {about['run']}")
+    return Round(
+        number=number,
+        manifest=Manifest.from_json(json.dumps(body["manifest"]), str(path)),
+        digest=bytes.fromhex(about["digest"]),
+        extra=body["extra"],
+        header=body["header"],
+        arrays={},
+    )
+
+
+def _model_bytes(path: Path, found: Round) -> bytes:
+    """Return the model file's bytes, after its header was compared."""
+    header = _header(path)
+    if hashlib.sha256(header).hexdigest() != found.header:
+        raise ValueError("another header")
+    length = len(header) + sum(entry.nbytes for entry in found.manifest.entries)
+    data = _read(path, length)
+    if len(data) != length:
+        raise ValueError(f"{len(data)} bytes of {length}")
+    return data
+
+
+def _arrays(data: bytes, manifest: Manifest) -> dict[str, NDArray[Any]]:
+    """Return the arrays in a safetensors file by the manifest's names, shapes and dtypes."""
+    read: Any = safetensors.deserialize  # has no types
+    held = {name: view["data"] for name, view in read(data)}
+    arrays = {}
+    for entry in manifest.entries:
+        flat = np.frombuffer(held.pop(entry.name, b""), entry.numpy)
+        arrays[entry.name] = flat.reshape(entry.shape)
+    if held:
+        raise ValueError(f"{len(held)} arrays more")
+    return arrays
+
+
+def _header(path: Path) -> bytes:
+    """Return the first bytes of a safetensors file: a length, and so many bytes of JSON."""
+    with _open(path) as file:
+        start = file.read(8)
+        length = int.from_bytes(start, "little")
+        if length > HEADER_LIMIT:
+            raise ValueError(f"a header of {length} bytes")
+        return start + file.read(length)
+
+
+def _read(path: Path, limit: int) -> bytes:
+    """Return a file's bytes; more than `limit` are refused before one is read."""
+    with _open(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise ValueError(f"{size} bytes, {limit} at most")
+        return file.read(limit + 1)
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a regular file for reading: no link is followed, and no pipe is waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError("no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def _sealed(body: Mapping[str, Any]) -> bytes:
+    """Return `[body, SHA-256 of the body's JSON]`."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    return b"[" + text + b',"' + hashlib.sha256(text).hexdigest().encode() + b'"]\n'
