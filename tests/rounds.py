@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from umbel.server.ledger import RoundRecord
+    from umbel.server.ledger import Event, RoundRecord
     from umbel.simulation.drops import Drop
     from umbel.strategies.trainer import Settings
 
@@ -301,6 +301,10 @@ class Stage:
         """Return round, attempt, outcome and number of survivors of every record on the disk."""
         rows = self.directory.ledger.rounds()
         return [(r.round, r.attempt, r.outcome, len(r.survivors)) for r in rows]
+
+    def events(self) -> list[Event]:
+        """Return what the ledger says happened, but for the model that the run began with."""
+        return [e for e in self.directory.ledger.events() if e.kind != "initial"]
 
     def told(self, kind: str) -> list[tuple[int, str]]:
         """Return member's index and code of the ledger's events of one kind."""

@@ -289,4 +289,4 @@ def test_whoever_reads_the_ledger_of_a_secure_run_finds_codes_and_sums_only(
         stage.play()
         record = stage.records[0]
         assert set(record.metrics) == {"eval.examples", "eval.loss", "weight.mean", "saturation"}
-        assert {e.kind for e in stage.directory.ledger.events()} <= {"lost", "warning"}
+        assert {e.kind for e in stage.events()} <= {"lost", "warning"}

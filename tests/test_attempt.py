@@ -181,7 +181,7 @@ def test_two_voids_by_one_member_and_it_is_asked_no_more(
         assert set(void.roster) == set(repeat.roster)  # the repeat was exact
         assert not set(void.roster) & set(finished[0].roster)  # and then those who had not voted
         assert all(culprit.hex() not in record.roster for record in finished)
-        events = stage.directory.ledger.events()
+        events = stage.events()
         assert [(e.kind, e.attempt, e.node) for e in events] == [
             ("void", 0, culprit.hex()), ("void", 1, culprit.hex()),
         ]  # fmt: skip
@@ -218,5 +218,5 @@ def test_late_frames_and_votes_change_nothing(tmp_path: Path) -> None:
         stage.coordinator.frame(node, bytes(100), 0.0)
         stage.to_the_end()
         assert stage.outcomes() == [(1, 0, "finished", 5)]
-        assert stage.directory.ledger.events() == ()
+        assert stage.events() == []
         matches(stage, 1, range(5), 5)
