@@ -10,7 +10,7 @@ import hashlib
 import math
 import struct
 from fractions import Fraction
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+KEPT = 4096
+"""Updates and codes that are kept: a long run has more."""
+
 
 def weight(index: int) -> int:
-    """Return a member's weight, below the cap: 11, 13, 15, ..., 33 of the twelfth."""
-    return 11 + 2 * index
+    """Return a member's weight, below the cap: 11, 13, 15, ..., 33 of the twelfth, then again."""
+    return 11 + 2 * (index % 12)
 
 
-@cache
+@lru_cache(KEPT)
 def update(index: int, number: int, shape: tuple[int, ...]) -> dict[str, NDArray[Any]]:
     """Return a member's deltas in a round, within the value range 0.5."""
     rng = np.random.default_rng([index, number])
@@ -53,7 +56,7 @@ class Sums(NamedTuple):
         return [code / denominator for code in self.codes[name]]
 
 
-@cache
+@lru_cache(KEPT)
 def message(index: int, members: int, number: int = 1, shape: tuple[int, ...] = (3, 5)) -> Sums:
     """Return the codes of one member's update in a roster of `members`.
 

@@ -41,6 +41,7 @@ from umbel.server.registry import Node
 from umbel.simulation.dev_federation import DevFederation
 from umbel.strategies.task import Site
 from umbel.strategies.trainer import TrainResult
+from umbel.tests import soak_client
 from umbel.tests.federations import APP, Run
 from umbel.tests.rounds import Fixed
 
@@ -121,15 +122,16 @@ class Host:
                 address to dial; `away`: seconds without a gateway; `shape`: of the array `w`;
                 `weight` and `scale`: other numbers than the table's.
         """
-        return self._start("device", directory=str(directory), run=run, ticket=ticket.hex(),
+        return self.start("device", directory=str(directory), run=run, ticket=ticket.hex(),
                            index=index, **how)  # fmt: skip
 
     def server(self, federation: DevFederation, home: Path, run: str, **how: Any) -> Child:
         """Start a ServerApp's process; it says `tickets`, then `rounds` one by one, then `over`."""
-        return self._start("server", federation=str(federation.folder), home=str(home), run=run,
+        return self.start("server", federation=str(federation.folder), home=str(home), run=run,
                            **how)  # fmt: skip
 
-    def _start(self, what: str, **order: Any) -> Child:
+    def start(self, what: str, **order: Any) -> Child:
+        """Start a process of this kind: `device`, `server`, or `client` (soak_client.py)."""
         log = self._folder / f"{next(self._number)}-{what}.log"
         log.touch()
         assert self._process.stdin is not None
@@ -266,7 +268,7 @@ def _child(order: Mapping[str, Any]) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     try:
-        {"device": _device, "server": _server}[order["what"]](order)
+        {"device": _device, "server": _server, "client": soak_client.serve}[order["what"]](order)
     except UmbelError as error:
         _say(error=str(error))
     finally:
