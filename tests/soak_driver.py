@@ -24,9 +24,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import umbel
 from umbel.protocol.errors import UmbelError
-from umbel.simulation.dev_federation import DevFederation
 from umbel.server import registry
 from umbel.server.flower_train import train
+from umbel.simulation.dev_federation import DevFederation
 from umbel.tests import soak_client
 from umbel.tests.flower_grid import SUPERLINK, Desk
 from umbel.tests.soak_task import METRICS, Table

@@ -19,6 +19,7 @@ import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from umbel.server.ledger import RoundRecord, _round
@@ -29,7 +30,6 @@ from umbel.tests.soak_task import Chain, write_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from umbel.tests.process_host import Child
 
@@ -116,6 +116,16 @@ class Field:
     def log(self, name: str) -> str:
         """Return the end of what `core` or `driver` has said."""
         return (self.folder / f"{name}.log").read_text("utf-8", "replace")[-4000:]
+
+    def left(self) -> list[str]:
+        """Return the command lines of processes that were started for this field, and run."""
+        found = []
+        for place in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if str(self.folder) in command and int(place.name) != os.getpid():
+                    found.append(f"{place.name} {command[:120]}")
+        return found
 
     def close(self) -> None:
         """Kill what is left; what ended in order is gone already."""

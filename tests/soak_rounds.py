@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from umbel.server.run_directory import RunDirectory
 from umbel.tests import soak_vitals
-from umbel.tests.federations import Proxy
-from umbel.tests.soak_faults import Faults
+from umbel.tests.soak_faults import SHARE, Faults, line
 from umbel.tests.soak_field import RUN, Field, Ledger, waited
 
 if TYPE_CHECKING:
@@ -63,18 +62,21 @@ class Report:
 class Soak:
     """One soak, from the first process to the last."""
 
-    def __init__(self, folder: Path, rounds: int, clients: int, seed: int = 1) -> None:
-        """Start every process and wait until all clients have joined."""
+    def __init__(
+        self, folder: Path, rounds: int, clients: int, *, seed: int = 1, share: float = SHARE
+    ) -> None:
+        """Start every process; the run begins when all clients have joined."""
         config = {"rounds": rounds, "deadline": DEADLINE, "trip": TRIP}
         self.rounds = rounds
         self.field = Field(folder, clients, config)
         self.field.start_core()
-        self.proxies = [Proxy(self.field.port) for _ in range(clients)]
+        self.proxies = [line(self.field.port, index) for index in range(clients)]
         self.faults = Faults(
-            self.field, self.proxies, seed=seed, stop=STOP, witnesses=min(WITNESSES, clients)
-        )
+            self.field, self.proxies,
+            seed=seed, share=share, stop=STOP, witnesses=min(WITNESSES, clients),
+        )  # fmt: skip
         self.ledger = Ledger(self.field)
-        self.vitals: dict[str, list[soak_vitals.Vital]] = {}
+        self.vitals = soak_vitals.Record()
         self.times: list[float] = []
         for index, proxy in enumerate(self.proxies):
             self.field.start_client(index, f"127.0.0.1:{proxy.port}")
@@ -121,8 +123,8 @@ class Soak:
         if record.round % EVERY == 0:
             self._look(record.round)
         if record.round % 50 == 0:
-            print(f"round {record.round}: {now - self.began:.0f} s, {recent:.2f} s a round, "
-                  f"{dict(self.faults.hits)}, wrong {len(self.ledger.wrong)}", flush=True)  # fmt: skip
+            said = f"{recent:.2f} s a round, {dict(self.faults.hits)}"
+            print(f"round {record.round}: {now - self.began:.0f} s, {said}", flush=True)
 
     def _look(self, number: int) -> None:
         assert self.field.core is not None
@@ -133,9 +135,7 @@ class Soak:
             below = soak_vitals.children(self.field.devices[index].pid)
             processes |= {f"child of {index}": pid for pid in below[:1]}
         for name, pid in processes.items():
-            found = soak_vitals.look(pid, number)
-            if found is not None:
-                self.vitals.setdefault(name, []).append(found)
+            self.vitals.look(name, pid, number)
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -144,12 +144,14 @@ class Soak:
         records = self.ledger.records
         trained = [r for r in records if (r.phase, r.outcome) == ("train", "finished")]
         sizes = [len(r.survivors) for r in trained]
-        grown = self._grown(settled)
+        grown = self.vitals.growths(settled)
         broken = [*self.ledger.wrong[:20], *self._left(), *self._kept()]
         broken += [line for growth in grown for line in growth.broken]
         lost = self.rounds - len({r.round for r in trained})
         if lost:
-            broken.append(f"{lost} rounds of {self.rounds} did not finish: {self.field.log('driver')}")
+            broken.append(
+                f"{lost} rounds of {self.rounds} did not finish: {self.field.log('driver')}"
+            )
         return Report(
             rounds=self.rounds,
             clients=self.field.clients,
@@ -165,10 +167,6 @@ class Soak:
             slopes={growth.name: round(growth.slope, 4) for growth in grown},
             broken=broken,
         )
-
-    def _grown(self, settled: int) -> list[soak_vitals.Growth]:
-        enough = {n: s for n, s in self.vitals.items() if any(v.round >= settled for v in s)}
-        return [soak_vitals.growth(name, seen, settled) for name, seen in enough.items()]
 
     def _kept(self) -> list[str]:
         """Compare what the run's directory holds with what its ledger says, and with the chain."""
@@ -193,17 +191,19 @@ class Soak:
         status = self.field.end_core()
         if status:
             found.append(f"the core service ended with status {status}: {self.field.log('core')}")
-        return found
+        return found + [f"still runs: {line}" for line in self.field.left()]
 
     def table(self, settled: int = soak_vitals.SETTLED) -> str:
         """Return the table of the processes."""
         head = f"{'process':<12}{'MB at ' + str(settled):>10}{'at end':>9}{'MB/round':>10}"
         lines = [head + "".join(f"{w:>12}" for w in ("files", "threads", "children", "zombies"))]
-        for g in self._grown(settled):
+        for g in self.vitals.growths(settled):
             pairs = ((getattr(g.first, w), getattr(g.last, w))
                      for w in ("files", "threads", "children", "zombies"))  # fmt: skip
             cells = "".join(f"{f'{a} > {b}':>12}" for a, b in pairs)
-            lines.append(f"{g.name:<12}{g.first.rss:>10.1f}{g.last.rss:>9.1f}{g.slope:>10.4f}{cells}")
+            lines.append(
+                f"{g.name:<12}{g.first.rss:>10.1f}{g.last.rss:>9.1f}{g.slope:>10.4f}{cells}"
+            )
         return "\n".join(lines)
 
 
@@ -214,13 +214,13 @@ def main(arguments: list[str]) -> int:
         parser.add_argument(f"--{name}", type=int, default=default)
     given: Any = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        with Soak(Path(folder), given.rounds, given.clients, given.seed) as soak:
+        with Soak(Path(folder), given.rounds, given.clients, seed=given.seed) as soak:
             soak.play()
             report = soak.report()
             print(soak.table())
         print(json.dumps(asdict(report)))
-    for line in report.broken:
-        print(f"broken: {line}", file=sys.stderr)
+    for why in report.broken:
+        print(f"broken: {why}", file=sys.stderr)
     return 1 if report.broken else 0
 
 

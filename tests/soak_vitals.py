@@ -19,6 +19,8 @@ SETTLED = 50
 """Round after which memory may not grow any more."""
 SLOPE = 0.1
 """Most MB a round."""
+ENOUGH = 5
+"""Samples from which something is said."""
 _MB = 1e6
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -92,9 +94,38 @@ class Growth:
         return found
 
 
-def growth(name: str, seen: Sequence[Vital], settled: int = SETTLED) -> Growth:
+class Record:
+    """What was seen of each process; one that takes another's place begins anew."""
+
+    def __init__(self) -> None:
+        """Have seen nothing."""
+        self._seen: dict[str, tuple[int, list[Vital]]] = {}
+
+    def look(self, name: str, pid: int, number: int) -> None:
+        """Keep what a process holds in round `number`."""
+        found = look(pid, number)
+        if found is None:
+            return
+        if name not in self._seen or self._seen[name][0] != pid:
+            self._seen[name] = pid, []
+        self._seen[name][1].append(found)
+
+    def growths(self, settled: int = SETTLED) -> list[Growth]:
+        """Return what became of each process that was there long enough.
+
+        A process settles in the rounds before `settled`, or in as many of its own.
+        """
+        found = []
+        for name, (_, seen) in self._seen.items():
+            begin = max(settled, seen[0].round + settled)
+            after = [v for v in seen if v.round >= begin]
+            if len(after) >= ENOUGH:
+                found.append(growth(name, after))
+        return found
+
+
+def growth(name: str, found: Sequence[Vital]) -> Growth:
     """Return what became of a process; the two ends are medians of a fifth of the samples each."""
-    found = [v for v in seen if v.round >= settled]
     fifth = max(1, len(found) // 5)
     slope = _slope([(v.round, v.rss) for v in found])
     return Growth(name, _middle(found[:fifth]), _middle(found[-fifth:]), slope)
@@ -112,5 +143,6 @@ def _slope(points: Sequence[tuple[float, float]]) -> float:
     """Return the slope of the least squares through the points, 0 for fewer than two places."""
     n = len(points)
     x, y = (sum(p[i] for p in points) / max(n, 1) for i in (0, 1))
-    spread = sum((p[0] - x) ** 2 for p in points)
-    return sum((p[0] - x) * (p[1] - y) for p in points) / spread if spread else 0.0
+    spread = sum((place - x) * (place - x) for place, _ in points)
+    together = sum((place - x) * (value - y) for place, value in points)
+    return together / spread if spread else 0.0
