@@ -133,7 +133,7 @@ def growth(name: str, found: Sequence[Vital]) -> Growth:
 
 def _middle(seen: Sequence[Vital]) -> Vital:
     def of(what: str) -> float:
-        return median(getattr(v, what) for v in seen)
+        return float(median(getattr(v, what) for v in seen))
 
     counts = (int(of(what)) for what in ("files", "threads", "children", "zombies"))
     return Vital(int(of("round")), of("rss"), *counts)
