@@ -13,8 +13,10 @@ hash to what their sender signed: an expelled member's bytes are never in the su
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .deadlines import PhaseClock
 from ..protocol import messages_pb2 as pb
 from ..protocol import plain
 from ..protocol.aggregator import ServerSide
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from ..protocol.layout import Sums
 
 P, E = RoundPhase, RoundEvent
+_PHASE_OF = {"shares": P.SHARING, "vote": P.VOTING, "release": P.UNMASKING}
 
 
 class Attempt:
@@ -54,14 +57,13 @@ class Attempt:
         """
         self.plan = plan
         self.phase = P.INVITING
-        self.cause = ""
-        self.seconds: dict[str, float] = {}
+        self.cause = self.culprit = ""
+        self._now, self.clock = now, PhaseClock(plan.times, now)
         self.roster: tuple[str, ...] = ()
         self.survivors: tuple[str, ...] = ()
         self.sums: Sums | None = None
         self.codec: Codec | None = None
-        self.culprit = ""
-        self._open_intake, self._post, self._note = intake, post, note
+        self._open_intake, self._post, self._note, self._knows = intake, post, note, knows
         self._server = ServerSide(plan.terms)
         self._intake: Intake | None = None
         self._gone: set[str] = set()
@@ -69,18 +71,15 @@ class Attempt:
         self._waiting = set(plan.cohort)  # whose answer this phase waits for
         self._headers: dict[str, pb.MaskedHeader] = {}
         self._refusals: Counter[str] = Counter()
-        self._entered = self._now = now
-        self._deadline = now + plan.deadline
-        self._knows = knows
 
     # -- what comes in ----------------------------------------------------------------------
 
     @property
     def due(self) -> float:
-        """When the clock next matters: the phase's deadline, or that of a slot others wait for."""
+        """When the clock next matters: to the phase, or to a slot that others wait for."""
         if self.phase is not P.SUMMING or self._intake is None:
-            return self._deadline
-        return min(self._deadline, self._intake.patient_until)
+            return self.clock.due
+        return min(self.clock.due, self._intake.patient_until)
 
     def message(self, node: str, message: pb.ToServer, now: float) -> None:
         """Take a member's message; one that breaks a rule expels it."""
@@ -130,8 +129,12 @@ class Attempt:
     def tick(self, now: float) -> None:
         """Go on as far as the answers and the clock allow."""
         self._now = now
-        for node in self._intake.stalled(now) if self._intake is not None else ():
-            self.expel(node, "its upload stalled while others waited for the slot")
+        if self._intake is not None:
+            for node in self._intake.stalled(now):
+                self.expel(node, "its upload stalled while others waited for the slot")
+            self.clock.alive(self._intake.alive_until)
+        for node in self.clock.quiet(self._waiting, now):
+            self._note("waiting", node, self.phase.value)
         while self.phase not in OVER and self.phase is not P.SUMMED and self._may_go_on(now):
             try:
                 self._go_on(now)
@@ -259,7 +262,7 @@ class Attempt:
         return self._server.ctx0, self.ctx
 
     def _may_go_on(self, now: float) -> bool:
-        if now >= self._deadline or not self._waiting:
+        if self.clock.over(now) or not self._waiting:
             return True
         if self.phase is P.INVITING:
             return len(self._ready) >= self.plan.needed
@@ -348,7 +351,8 @@ class Attempt:
     def _open(self) -> None:
         if self.codec is None:
             raise TooFewMembers("no roster is frozen")
-        self._intake = self._open_intake(self.ctx, self.plan, self.codec)
+        plan = replace(self.plan, budget=self.clock.latest - self._now)
+        self._intake = self._open_intake(self.ctx, plan, self.codec)
 
     def _opened(self) -> Intake:
         if self._intake is None:
@@ -375,11 +379,10 @@ class Attempt:
 
     def _move(self, event: RoundEvent, now: float) -> None:
         name = self.phase.value
-        for node in sorted(self._waiting) if now >= self._deadline else ():  # else not needed
+        for node in sorted(self._waiting) if self.clock.over(now) else ():  # else not needed
             self._note("late", node, name)
-        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._entered
         self.phase = moved(self.phase, event)
-        self._entered, self._deadline = now, now + self.plan.trip
+        self.clock.enter(self.phase.value, now)
         u2 = [member.hex() for member in self._server.ids(self._server.u2)]
         self._waiting = set(self.survivors or u2 or self.roster) - self._gone
 
@@ -395,6 +398,3 @@ class Attempt:
     def _closing(self, node: str) -> pb.ToClient:
         ctx = self.ctx if node in self.roster else self._server.ctx0
         return pb.ToClient(ctx=ctx, close=pb.Close(reason=pb.REASON_ATTEMPT_CLOSED))
-
-
-_PHASE_OF = {"shares": P.SHARING, "vote": P.VOTING, "release": P.UNMASKING}

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import outcome
 from .attempt import Attempt
-from .cohort import Standing, Voters, invitations, select
+from .cohort import Standing, Voters, select
 from .core.world import World
+from .deadlines import Deadlines
 from .firewall import Firewall
 from .ingest import here
 from .invitation import Joined, Plan, start_of
@@ -71,10 +72,9 @@ class Coordinator:
         self.settings = settings
         self.manifest = Manifest.of(model)
         self.failure: RoundFailed | None = None
-        self.done = False
-        self.round = 0
+        self.done, self.round = False, 0
         self.bytes_up = self.bytes_down = 0
-        self._rule, self._around = rule, around
+        self._rule, self._around, self._deadlines = rule, around, Deadlines(settings)
         self._layouts = {p: MessageLayout(self.manifest, m, p) for p, m in metrics.items()}
         self._layout_digests = {p: self.manifest.layout_digest(m) for p, m in metrics.items()}
         cap = settings.params.weight_cap
@@ -82,13 +82,11 @@ class Coordinator:
         self._intake = around.intake or here(World(around.slots), firewall)
         self._nodes: dict[str, Joined] = {}
         self._prints, self._sent = dict[bytes, int](), dict[str, int]()
-        self._standing = Standing()
-        self._attempts: dict[bytes, int] = {}
-        self._tries, self._held = 0, False
+        self._standing, self._voters = Standing(), Voters()
+        self._attempts, self._tries, self._held = dict[bytes, int](), 0, False
         self._past: deque[bytes] = deque(maxlen=_REMEMBERED)
         self._phase = "train"
         self._attempt: Attempt | None = None
-        self._voters = Voters()
         self._best: tuple[tuple[float, float], int] | None = None
         self._publish(self.manifest.pack(model))
 
@@ -226,8 +224,7 @@ class Coordinator:
             layout=self._layouts[self._phase],
             cohort=cohort,
             needed=needed,
-            deadline=self.settings.deadline,
-            trip=self.settings.trip,
+            times=self._deadlines.times(self._phase),
             max_norm=self.settings.max_norm,
         )
         self._attempt = Attempt(
@@ -250,7 +247,9 @@ class Coordinator:
         Raises:
             TooFewMembers: Too few have not voted on this model: `would difference`.
         """
-        excluded = self._standing.excluded
+        excluded = self._standing.excluded | self._deadlines.ending(
+            self._nodes, self._around.wall(), self.note
+        )
         here = [n for n in self._nodes if n not in excluded]
         nodes, exact = self._voters.allowed(self.digest, here)
         if exact:
@@ -262,9 +261,8 @@ class Coordinator:
                 f"on this model and are not the whole set; {len(nodes)} did not, {least} are needed"
             )
         wanted = self.settings.cohort or len(nodes)
-        asked = invitations(wanted, self.settings.dropout) if wanted else 0
-        seed = self.settings.seed
-        chosen = select(nodes, asked, seed=seed, round=self.round, attempt=number)
+        asked = self._deadlines.asked(wanted)
+        chosen = select(nodes, asked, seed=self.settings.seed, round=self.round, attempt=number)
         return {n: self._nodes[n] for n in chosen}, min(wanted, len(chosen))
 
     def _terms(self, attempt: int) -> Terms:
@@ -354,6 +352,7 @@ class Coordinator:
         record = outcome.entry(attempt, result, metrics, self.digest, traffic)
         self.bytes_up = self.bytes_down = 0
         self._around.directory.ledger.commit_round(record)
+        self._deadlines.record(record)
         self._around.observe(record)
 
     def _prune(self, record: Mapping[str, float]) -> None:
@@ -389,6 +388,7 @@ class Coordinator:
         """Record an event; `node` may be empty."""
         attempt = self._attempt.plan.terms.attempt if self._attempt is not None else 0
         at = self._around.wall().isoformat(timespec="milliseconds")
+        self._deadlines.event(kind, code)
         ledger = self._around.directory.ledger
         ledger.event(kind, round=self.round, attempt=attempt, node=node, code=code, at=at)
 

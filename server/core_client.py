@@ -60,7 +60,9 @@ class Event(NamedTuple):
         intake = self.core.open_sum
         if intake is None or fields.get("ctx") != intake.ctx.hex():
             return
-        if op == "whole":
+        if op == "progress":
+            intake.progress(fields.get("left"), now)
+        elif op == "whole":
             coordinator.whole(node, intake.expected(node), now)
         elif op == "bad":
             coordinator.expel(node, str(fields.get("why", ""))[:256], now)
@@ -191,6 +193,8 @@ class CoreClient:
             total=layout.total_bytes,
             split=layout.split,
             stall=plan.stall,
+            budget=plan.budget,
+            members=codec.members,
             plain=plain,
         )
         self.open_sum = RemoteIntake(self, ctx)
@@ -290,6 +294,7 @@ class RemoteIntake:
     """The vectors of one attempt, which land in the core service (server/ingest.py, Intake)."""
 
     patient_until = float("inf")
+    alive_until = float("-inf")
 
     def __init__(self, core: CoreClient, ctx: bytes) -> None:
         """Speak through the run's connection about the sum of this context."""
@@ -306,6 +311,11 @@ class RemoteIntake:
     def stalled(self, now: float) -> list[str]:
         """Return nobody: the core reports a slot that rests as `bad`."""
         return []
+
+    def progress(self, left: object, now: float) -> None:
+        """Note for how many seconds an upload keeps pace if nothing more comes."""
+        if isinstance(left, int | float):
+            self.alive_until = now + left
 
     def expect(self, node: str, y_hash: bytes) -> None:
         """Let the node upload; the core compares the hash before it says `whole`."""

@@ -77,6 +77,8 @@ class Commander:
             wire.count(message, "total"),
             wire.count(message, "split"),
             wire.seconds(message, "stall"),
+            wire.seconds(message, "budget") if "budget" in message.fields else 0.0,
+            wire.count(message, "members") if "members" in message.fields else 1,
         )
         plain = message.fields.get("plain")
         check = None if plain is None else plain_check(plain, shape)

@@ -325,9 +325,12 @@ class Core:
         for run in self.sessions.tick(now):
             self.end_run(run)
         for served in self.served.values():
-            if served.sum is not None and served.sum.due <= now:
+            if served.sum is None:
+                continue
+            if served.sum.due <= now:
                 served.sum.tick(now)
                 served.pump(now)
+            served.sum.say_progress(now)
 
     def shut_down(self) -> None:
         """End every stream: this process is about to stop, and devices may try again."""

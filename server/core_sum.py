@@ -12,6 +12,7 @@ The hash is taken frame by frame, so that the last one brings no pause.
 from __future__ import annotations
 
 import asyncio
+import math
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ class CoreSum:
             ctx: What the vectors are bound to.
             shape: Sizes of one message, and patience.
             check: Refuses an unmasked vector (BadUpdate); None where masks are on.
-            tell: Takes `whole` and `bad`, as events for the ServerApp.
+            tell: Takes `whole`, `bad` and `progress`, as events for the ServerApp.
         """
         self.ctx, self.shape = ctx, shape
         self.frozen = self._closed = self._busy = False
@@ -55,6 +56,7 @@ class CoreSum:
         self._hashes: dict[str, tuple[Any, int]] = {}
         self._whole: set[str] = set()
         self._gone: set[str] = set()
+        self._told_until = -math.inf
 
     @property
     def due(self) -> float:
@@ -146,6 +148,13 @@ class CoreSum:
         """Take the slots back that have rested too long."""
         for node in self._ingest.stalled(now):
             self._bad(node, f"{node}: {STALLED}", attack=False)
+
+    def say_progress(self, now: float) -> None:
+        """Tell the ServerApp while an upload keeps pace, so that it waits for it."""
+        until = self._ingest.alive_until
+        if until > max(now, self._told_until):
+            self._told_until = until
+            self._tell("progress", ctx=self.ctx.hex(), left=round(until - now, 3))
 
     def unmask(self, streams: Sequence[tuple[bytes | bytearray, int]]) -> None:
         """Freeze the sum and take the streams off it."""

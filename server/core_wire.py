@@ -13,7 +13,7 @@ vectors, frames of models.
 | `tickets {nodes: [{id, tls_fingerprint}], seconds}` | | `tickets {tickets: {id: hex}}` |
 | `publish {digest}` | the model | |
 | `post {node}` | a ToClient | |
-| `sum {ctx, total, split, stall, plain}` | | |
+| `sum {ctx, total, split, stall, plain, budget?, members?}` | | |
 | `expect {node, y_hash}` | | `whole` or `bad`, in time |
 | `fold {node}`, `discard {node}` | | |
 | `unmask {signs: [1, -1, …]}` | the keys, 32 bytes each | |
@@ -30,6 +30,7 @@ weight_cap, max_norm}`: what the firewall needs. Commands of one connection are 
 | `message {node}` | a ToServer |
 | `whole {node, ctx}` | |
 | `bad {node, ctx, why, attack}` | |
+| `progress {ctx, left}`: an upload keeps pace for so many seconds yet | |
 | `error {command, why}` | |
 
 `ctx` is that of the sum: one that was closed meanwhile concerns nobody any more.
@@ -65,7 +66,7 @@ COMMANDS: Mapping[str, int] = {
 }
 """Every command, and the most bytes of payload that come with it."""
 EVENTS: Mapping[str, int] = {
-    **dict.fromkeys(("opened", "tickets", "left", "whole", "bad", "error"), 0),
+    **dict.fromkeys(("opened", "tickets", "left", "whole", "bad", "progress", "error"), 0),
     "joined": 4096,
     "message": MAX_MESSAGE,
     "result": MAX_PAYLOAD,

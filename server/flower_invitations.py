@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from .deadlines import LEASE_S
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import reason_text
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 RECORD, ANSWER = "umbel.invite", "umbel.session"
 """Records of an invitation and of its answer."""
-LEASE_S = 6 * 3600
 EVERY_S = 0.5
 """How often replies and the list of online nodes are looked at."""
 AGAIN_S, LONGEST_S = 1.0, 30.0

@@ -4,7 +4,8 @@ A member's frames go straight into a slot of the aggregation core, at their offs
 slot is folded when the attempt says that the whole is what its sender signed, and given
 back unfolded when the member is gone. Without a free slot the member is not wanted yet; while
 one waits, nobody keeps a slot that no frame comes for, or that fills at a pace at which the whole
-would take more than the trip.
+would take more than its turn: the trip, or the round's time for uploads divided by the turns that
+the slots need. An upload that is alone with its slot keeps pace if it fits that time.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class Intake(Protocol):
     @property
     def patient_until(self) -> float:
         """When a slot that others wait for has rested too long; infinity if none has."""
+
+    @property
+    def alive_until(self) -> float:
+        """Until when an upload keeps pace if nothing more comes; -infinity if none does."""
 
     def stalled(self, now: float) -> list[str]:
         """Return the nodes whose slots have rested too long."""
@@ -88,6 +93,10 @@ class Shape(NamedTuple):
     """Where its 64-bit section begins."""
     stall: float
     """Seconds for which a slot may rest while others wait for it: a quarter of the trip."""
+    budget: float = 0.0
+    """Seconds that all uploads have at the most; no less than the trip."""
+    members: int = 1
+    """How many will upload."""
 
 
 class Ingest:
@@ -105,11 +114,15 @@ class Ingest:
         self.sum = core.open(shape.total, shape.split)
         self._ctx = ctx
         self._patience = shape.stall
+        trip = STALLS_A_TRIP * shape.stall
+        self._alone = max(trip, shape.budget)
+        self._shared = max(trip, shape.budget / math.ceil(shape.members / core.slots))
         self._check = check
         self._uploads: dict[str, Assembly] = {}
         self._folded: dict[str, None] = {}
         self._granted: dict[str, float] = {}
         self._until: dict[str, float] = {}
+        self._alive: dict[str, float] = {}
         self._waiting: set[str] = set()
 
     @property
@@ -135,6 +148,11 @@ class Ingest:
         """When the first slot has seen no frame for too long; infinity while nobody waits."""
         return min(self._until.values(), default=math.inf) if self._waiting else math.inf
 
+    @property
+    def alive_until(self) -> float:
+        """Until when an upload keeps pace if nothing more comes; -infinity if none does."""
+        return max(self._alive.values(), default=-math.inf)
+
     def stalled(self, now: float) -> list[str]:
         """Return the nodes whose slots have seen no frame for too long."""
         if now < self.patient_until:
@@ -155,15 +173,19 @@ class Ingest:
         whole = upload.accept(frame)
         if whole:
             self._until[node] = math.inf  # nothing more is awaited: its slot does not rest
+            self._alive.pop(node, None)
         else:
             self._be_patient(node, upload.received, now)
         return whole
 
     def _be_patient(self, node: str, received: int, now: float) -> None:
-        """Note until when the next frame must come: a drop at a time holds no slot for others."""
-        share = received / self._total
-        paced = self._granted[node] + (1 + STALLS_A_TRIP * share) * self._patience
-        self._until[node] = min(now + self._patience, paced)
+        """Note until when the next frame must come: a drop at a time holds no slot for others.
+
+        Who would be whole within the seconds that are left for it keeps pace.
+        """
+        share, start = received / self._total, self._granted[node] + self._patience
+        self._until[node] = min(now + self._patience, start + share * self._shared)
+        self._alive[node] = min(now + self._patience, start + share * self._alone)
 
     def unwait(self, node: str) -> None:
         """Note that a node without a slot does not wait for one any more."""
@@ -208,11 +230,13 @@ class Ingest:
         """Zero the slots and give the buffers back."""
         self._uploads.clear()
         self._until.clear()
+        self._alive.clear()
         self.sum.close()
 
     def _forget(self, node: str) -> None:
         self._uploads.pop(node, None)
         self._until.pop(node, None)
+        self._alive.pop(node, None)
         self._waiting.discard(node)
 
     def _upload(self, node: str, now: float) -> Assembly | None:
@@ -232,7 +256,7 @@ def here(core: World, firewall: Firewall) -> OpenIntake:
 
     def opened(ctx: bytes, plan: Plan, codec: Codec) -> Intake:
         layout = plan.layout
-        shape = Shape(layout.total_bytes, layout.split, plan.stall)
+        shape = Shape(layout.total_bytes, layout.split, plan.stall, plan.budget, codec.members)
         return Ingest(
             core, ctx, shape, lambda node, slot: firewall.check_message(node, slot, layout, codec)
         )

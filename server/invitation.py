@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from .deadlines import UPLOADS
 from .ingest import STALLS_A_TRIP
 from ..protocol import messages_pb2 as pb
 from ..protocol.canonical import settings_to_pb
@@ -15,6 +16,7 @@ from ..protocol.wire import MAX_MESSAGE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from .deadlines import Times
     from ..protocol.context import Terms
     from ..protocol.layout import MessageLayout
     from ..protocol.verification import Member
@@ -41,17 +43,17 @@ class Plan:
     """Invited nodes, by id in hex."""
     needed: int
     """How many trained members freeze the roster before the deadline does."""
-    deadline: float
-    """Seconds for local training."""
-    trip: float
-    """Seconds for each trip after it."""
+    times: Times
+    """The parts of the round's deadline."""
     max_norm: float | None = None
     """Largest L2 norm of one delta, in a plain round; None for no bound."""
+    budget: float = 0.0
+    """Seconds that the uploads have at the most, when their sum is opened."""
 
     @property
     def stall(self) -> float:
         """Seconds for which an upload may send nothing while others wait for its slot."""
-        return self.trip / STALLS_A_TRIP
+        return self.times.of(UPLOADS) / STALLS_A_TRIP
 
     @property
     def secure(self) -> bool:

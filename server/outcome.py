@@ -115,7 +115,7 @@ def entry(
         survivors=attempt.survivors if result == "finished" else (),
         model=model.hex(),
         metrics=metrics,
-        seconds={name: round(value, 6) for name, value in attempt.seconds.items()},
+        seconds={name: round(value, 6) for name, value in attempt.clock.seconds.items()},
         bytes_up=traffic[0],
         bytes_down=traffic[1],
     )

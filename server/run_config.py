@@ -27,9 +27,10 @@ KEYS: dict[str, Value] = {
     "rounds": 10,
     "seed": 0,
     "cohort": 0,
+    "dropout": 0.0,
     "attempts": 1,
     "deadline": 600.0,
-    "trip": 60.0,
+    "trip": 0.0,
     "rejoin": 0.0,
     "value-range": 1.0,
     "weight-cap": 1024,
@@ -41,7 +42,8 @@ KEYS: dict[str, Value] = {
 }
 """Settings of a run with their defaults.
 
-`cohort` 0 means every client. The two floors are the simulator's and `umbel up`'s, 3; a
+`cohort` 0 means every client, `dropout` 0 what earlier rounds showed, `trip` 0 parts of `deadline`
+(deadlines.py). The two floors are the simulator's and `umbel up`'s, 3; a
 device's own defaults are 5 and 4.
 """
 
@@ -118,7 +120,8 @@ def run_settings(
         seed=int(table["seed"]),
         cohort=int(table["cohort"]) or None,
         deadline=float(table["deadline"]),
-        trip=float(table["trip"]),
+        trip=float(table["trip"]) or None,
+        dropout=float(table["dropout"]),
         rejoin=float(table["rejoin"]),
         attempts=int(table["attempts"]),
     )

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .deadlines import times
 from ..protocol.codec import Codec
 from ..protocol.errors import SettingsError
 from ..protocol.plan import Params, read
@@ -31,11 +32,12 @@ class RunSettings:
     cohort: int | None = None
     """Members wanted in a roster; None is every node that joined."""
     dropout: float = 0.0
-    """Expected share of invited nodes that never get ready; more are invited for it."""
+    """Share of invited nodes that never get ready, for which more are invited than the cohort
+    wants; 0 is what earlier rounds of the run showed."""
     deadline: float = 600.0
-    """Seconds for local training."""
-    trip: float = 60.0
-    """Seconds for each trip after it."""
+    """Seconds for one attempt at a round: local training and the trips after it."""
+    trip: float | None = None
+    """Seconds for each trip after the training; None for parts of `deadline` (deadlines.py)."""
     rejoin: float = 0.0
     """Seconds that the last training round waits for clients that the run has lost."""
     attempts: int = 1
@@ -55,8 +57,9 @@ class RunSettings:
             if getattr(self, name) < 1:
                 raise SettingsError(name, "1 or more", getattr(self, name))
         for name, least in (("deadline", 1e-9), ("trip", 1e-9), ("rejoin", 0.0)):
-            if not least <= getattr(self, name) < float("inf"):
-                raise SettingsError(name, "seconds above 0", getattr(self, name))
+            if (value := getattr(self, name)) is not None and not least <= value < float("inf"):
+                raise SettingsError(name, "seconds above 0", value)
+        times(self.deadline, self.trip, self.scheme)
         if not 0.0 <= self.dropout < 1.0:
             raise SettingsError("dropout", "a share in [0, 1)", self.dropout)
         if self.max_norm is not None and not 0.0 < self.max_norm < float("inf"):

@@ -100,7 +100,7 @@ def intake(client: CoreClient, *, secure: bool = True, ctx: bytes = CTX) -> Remo
     )
     params = SimpleNamespace(value_range=0.5, weight_cap=40)
     plan: Any = SimpleNamespace(
-        layout=layout, params=params, secure=secure, stall=2.5, max_norm=None
+        layout=layout, params=params, secure=secure, stall=2.5, budget=9.5, max_norm=None
     )
     codec: Any = SimpleNamespace(members=5)
     return cast("RemoteIntake", client.intake(ctx, plan, codec))

@@ -60,7 +60,7 @@ class CoreStage:
             "observe": self._note,
         }
         self.trainer = Fixed(shape)
-        given = {"final_evaluation": False, "deadline": 10.0, "trip": 5.0, **settings}
+        given = {"final_evaluation": False, "deadline": 30.0, "trip": 5.0, **settings}
         self.run = Run(federation, home, name, trainer=self.trainer, around=around, **given)
         self.directory, self.records = self.run.directory, list[RoundRecord]()
         self.models = [self.trainer.arrays()]

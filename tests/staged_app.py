@@ -192,7 +192,7 @@ def main(grid, context):
         return invite(grid, *rogue.split(" "))
     arrays = ArrayRecord([np.zeros({parameters}, np.float32)])
     config = {{"rounds": int(context.run_config["num-server-rounds"]), "weight-cap": 8192,
-              "trip": 30.0, "deadline": 120.0, "rejoin": 0.0}}
+              "trip": 30.0, "deadline": 240.0, "rejoin": 0.0}}
     umbel.train(grid, umbel.FedAvg(), initial_arrays=arrays, metrics=METRICS, config=config)
 
 

@@ -27,7 +27,8 @@ from umbel.tests.rounds import LOSSES_TOLERATED, Stage, matches, settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DEADLINE, TRIP = 600.0, 60.0
+TRAINING, TRIP = 600.0, 60.0
+TIMES = {"deadline": TRAINING + 4 * TRIP, "trip": TRIP}
 FLOOR = 3
 SIZES = [*range(3, 10), *(pytest.param(n, marks=pytest.mark.slow) for n in (10, 11, 12))]
 SURVIVES_FROM = BOUNDARIES.index("masked")
@@ -161,7 +162,7 @@ def silent(n: int, boundary: str, lost: frozenset[int]) -> tuple[Fate, float]:
     """
     everybody = frozenset(range(n))
     if boundary == "start":
-        return expected(n, boundary, lost, -1), DEADLINE
+        return expected(n, boundary, lost, -1), TRAINING
     late = BOUNDARIES.index(boundary) >= SURVIVES_FROM
     tolerable = len(lost) <= LOSSES_TOLERATED[n]
     # The last to send its keys freezes the roster, so here nobody leaves it any more.
@@ -175,7 +176,7 @@ def silent(n: int, boundary: str, lost: frozenset[int]) -> tuple[Fate, float]:
 @pytest.mark.parametrize("n", [3, 4, 5, 6])
 def test_a_silent_loss_costs_one_deadline(n: int, boundary: str, home: Path) -> None:
     for lost in subsets(n, (1, 2)):
-        run = settings(run=f"silent-{n}-{boundary}-" + "-".join(map(str, lost)))
+        run = settings(run=f"silent-{n}-{boundary}-" + "-".join(map(str, lost)), **TIMES)
         with Stage(home, n, run, drops=[Drop(boundary, lost, 1, silent=True)]) as stage:
             played = play(stage)
             fate, seconds = silent(n, boundary, frozenset(lost))
@@ -193,7 +194,7 @@ def test_an_upload_that_stalls_keeps_nobody_from_the_slot(n: int, home: Path) ->
     waiting, and is given up at the deadline.
     """
     for lost in subsets(n, (1, 2)):
-        run = settings(run=f"stall-{n}-" + "-".join(map(str, lost)))
+        run = settings(run=f"stall-{n}-" + "-".join(map(str, lost)), **TIMES)
         with Stage(home, n, run, drops=[Drop("upload", lost, 1, silent=True)]) as stage:
             played = play(stage)
             check(stage, expected(n, "upload", frozenset(lost), -1))

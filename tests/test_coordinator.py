@@ -67,7 +67,7 @@ def test_who_is_lost_after_it_was_ready_does_not_count_as_ready(tmp_path: Path) 
 
 
 def test_the_deadline_freezes_a_roster_without_those_who_are_silent(tmp_path: Path) -> None:
-    run = settings(deadline=30.0)
+    run = settings(deadline=40.0)
     with Stage(tmp_path, 5, run, drops=[Drop("start", (0, 3), 1, silent=True)]) as stage:
         stage.play()
         assert stage.link.clock.now() == 30.0

@@ -246,14 +246,21 @@ def test_the_intake_speaks_the_commands_of_the_page(peer: Peer, client: CoreClie
     found.close()
     said = [(m.op, dict(m.fields), bytes(m.payload)) for m in peer.commands(7)]
     assert said == [
-        ("sum", {"ctx": CTX.hex(), "total": 64, "split": 0, "stall": 2.5, "plain": None}, b""),
+        (
+            "sum",
+            {
+                "ctx": CTX.hex(), "total": 64, "split": 0, "stall": 2.5,
+                "budget": 9.5, "members": 5, "plain": None,
+            },
+            b"",
+        ),
         ("expect", {"node": NODE, "y_hash": (b"h" * 32).hex()}, b""),
         ("fold", {"node": NODE}, b""),
         ("discard", {"node": OTHER}, b""),
         ("unmask", {"signs": [1, -1]}, b"k" * 32 + b"l" * 32),
         ("result", {}, b""),
         ("close_sum", {}, b""),
-    ]
+    ]  # fmt: skip
     assert keys == [b"k" * 32, b"l" * 32]  # their owner wipes them
 
 

@@ -124,7 +124,7 @@ class Elsewhere(Fixed):
 def test_a_killed_server_app_leaves_whole_rounds_and_sessions_that_its_successor_gets(
     federation: DevFederation, host: Host, core: Core, tmp_path: Path
 ) -> None:
-    settings = {"rounds": 10_000, "final_evaluation": False, "deadline": 10.0, "trip": 5.0}
+    settings = {"rounds": 10_000, "final_evaluation": False, "deadline": 30.0, "trip": 5.0}
     server = host.server(federation, tmp_path, "killed", count=3, settings=settings)
     tickets = server.said("tickets")
     devices = [

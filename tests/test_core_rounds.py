@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 OTHERS = (0, 2, 3, 4)
 DEADLINE = 10.0
-"""Of the training, in seconds; each trip after it has five."""
+"""Of the training, in seconds; each of the four trips after it has five."""
 BIG = (700, 1000)
 """Shape of an array whose vector is 2.8 MB."""
 
@@ -143,7 +143,7 @@ def test_a_device_that_stands_still_is_passed_over_and_goes_on_later(
     stage: Callable[..., CoreStage],
 ) -> None:
     how = {1: {"at": "masked", "round": 1, "signal": signal.SIGSTOP}}
-    run = stage("still", how=how, rounds=3, deadline=2.0, trip=2.0)
+    run = stage("still", how=how, rounds=3, deadline=10.0, trip=2.0)
     run.hold = 3
     assert run.rounds(2) > GRACE
     assert run.survivors(1) == run.survivors(2) == OTHERS

@@ -12,10 +12,10 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from umbel.protocol import messages_pb2 as pb
 from umbel.server import registry
+from umbel.server.deadlines import LEASE_S
 from umbel.server.flower_invitations import (
     AGAIN_S,
     EVERY_S,
-    LEASE_S,
     LONGEST_S,
     PATIENCE_S,
     Invitations,

@@ -105,7 +105,7 @@ def test_a_silent_loss_is_found_at_the_deadline_and_no_time_passes_here(tmp_path
     assert record.outcome == "finished"
     assert stage.indices(record.survivors) == (0, 1, 2, 3)
     assert "lost" not in kinds  # nobody told the server
-    assert record.seconds["summing"] >= stage.run.trip  # by its own clock
+    assert record.seconds["summing"] >= 60.0  # a tenth of the deadline, by its own clock
 
 
 def test_silence_is_of_the_drop_that_happens(tmp_path: Path) -> None:

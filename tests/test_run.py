@@ -123,6 +123,7 @@ def test_flag_over_umbels_table_over_flowers_over_default(tmp_path: Path) -> Non
         ("attempts", 2, lambda p: p.settings.attempts),
         ("deadline", 60.0, lambda p: p.settings.deadline),
         ("trip", 6.0, lambda p: p.settings.trip),
+        ("dropout", 0.2, lambda p: p.settings.dropout),
         ("rejoin", 5.0, lambda p: p.settings.rejoin),
         ("value-range", 0.5, lambda p: p.settings.params.value_range),
         ("weight-cap", 64, lambda p: p.settings.params.weight_cap),
@@ -137,7 +138,7 @@ def test_flag_over_umbels_table_over_flowers_over_default(tmp_path: Path) -> Non
 )
 def test_every_setting_arrives(key: str, value: Any, where: Any, tmp_path: Path) -> None:
     default = where(plan(Blobs()))
-    assert default == (KEYS[key] or None) if key == "cohort" else default == KEYS[key]
+    assert default == ((KEYS[key] or None) if key in {"cohort", "trip"} else KEYS[key])
     assert where(plan(Blobs(), umbel.Options(settings={key: value}))) == value
     assert where(plan(app(tmp_path / "a", own=f"{key} = {value}"))) == value
 

@@ -106,10 +106,17 @@ def test_a_value_outside_its_range_is_named(key: str, value: Value) -> None:
 
 
 def test_a_plain_run_and_a_cohort() -> None:
-    table, config = tables({}, {"cohort": 4, "attempts": 3, "deadline": 9.0, "trip": 2.0})
+    table, config = tables(
+        {}, {"cohort": 4, "attempts": 3, "deadline": 9.0, "trip": 2.0, "dropout": 0.2}
+    )
     settings = run_settings(table, config, run="r", secure=False)
     assert (settings.scheme, settings.cohort, settings.attempts) == ("plain", 4, 3)
-    assert (settings.deadline, settings.trip) == (9.0, 2.0)
+    assert (settings.deadline, settings.trip, settings.dropout) == (9.0, 2.0, 0.2)
+
+
+def test_zero_leaves_the_trips_to_the_deadline() -> None:
+    table, config = tables({}, {"trip": 0})
+    assert run_settings(table, config, run="r", secure=True).trip is None
 
 
 @given(st.text(max_size=80))

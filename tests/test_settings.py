@@ -19,7 +19,7 @@ def settings(**changes: Any) -> RunSettings:
 def test_the_defaults() -> None:
     made = settings()
     assert (made.scheme, made.attempts, made.seed, made.cohort) == ("A", 1, 0, None)
-    assert (made.deadline, made.trip, made.dropout, made.max_norm) == (600.0, 60.0, 0.0, None)
+    assert (made.deadline, made.trip, made.dropout, made.max_norm) == (600.0, None, 0.0, None)
     assert made.final_evaluation
     assert made.params == Params()
 

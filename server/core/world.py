@@ -35,7 +35,8 @@ class World:
         """Take `slots` slots a sum: uploads that may be in flight at once, 1 or more."""
         if slots < 1:
             raise SettingsError("core.slots", "1 or more", slots)
-        self._slots = slots
+        self.slots = slots
+        """Uploads of a sum that may be in flight at once."""
         self._idle: dict[int, list[bytearray]] = {}
 
     def open(self, total_bytes: int, split: int) -> Sum:
@@ -50,7 +51,7 @@ class World:
             )
         idle = self._idle.get(total_bytes)
         total = idle.pop() if idle else bytearray(total_bytes)
-        slots = [bytearray(total_bytes) for _ in range(self._slots)]
+        slots = [bytearray(total_bytes) for _ in range(self.slots)]
         return Sum(self, split, total, slots)
 
     def take_back(self, total: bytearray) -> None:
