@@ -20,7 +20,6 @@ import os
 import re
 import resource
 import stat
-import tomllib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -36,10 +35,11 @@ from .policy import Policy
 from .policy_file import Key, integer, line_of, read_owned, text
 from .session import Device
 from ..protocol.certificates import FEDERATION, split_uri
+from ..protocol.documents import read_toml
 from ..protocol.entropy import os_entropy
 from ..protocol.errors import BadCertificate, SettingsError
 from ..protocol.member import Identity
-from ..protocol.verification import Verifier
+from ..protocol.verification import UNREADABLE, Verifier
 from ..strategies.places import umbel_home
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class DeviceFiles:
         try:
             names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-        except x509.ExtensionNotFound:
+        except UNREADABLE:
             uris = []
         expected = (self.federation, self.id)
         if [split_uri(uri) for uri in uris] != [expected]:
@@ -251,8 +251,8 @@ def limit_memory(nbytes: int) -> None:
 def _table(content: str, where: str) -> dict[str, Any]:
     """Return the keys of device.toml, each read by its own rule."""
     try:
-        found = tomllib.loads(content)
-    except tomllib.TOMLDecodeError as error:
+        found = read_toml(content)
+    except ValueError as error:
         raise SettingsError(where, "valid TOML", str(error)) from error
     values: dict[str, Any] = {}
     for name, value in found.items():
@@ -269,7 +269,7 @@ def _table(content: str, where: str) -> dict[str, Any]:
 def _certificate(file: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(read_owned(file).encode())
-    except (ValueError, x509.InvalidVersion) as error:
+    except UNREADABLE as error:
         raise SettingsError(str(file), "a PEM certificate", "something else") from error
 
 

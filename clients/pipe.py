@@ -13,6 +13,7 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..protocol.documents import read_json
 from ..protocol.errors import Malformed
 from ..protocol.manifest import Manifest
 
@@ -94,9 +95,9 @@ def receive(
 def _object(text: bytearray, peer: str) -> dict[str, Any]:
     """Return the header's JSON object."""
     try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Malformed(peer, f"header: {type(error).__name__}") from None
+        fields = read_json(text)
+    except ValueError as error:
+        raise Malformed(peer, f"header: {error}") from None
     if not isinstance(fields, dict):
         raise Malformed(peer, "header", "a JSON object", type(fields).__name__)
     return fields

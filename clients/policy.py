@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +33,7 @@ from .policy_file import (
 from ..protocol import graph, plan
 from ..protocol import messages_pb2 as pb
 from ..protocol.certificates import FEDERATION
+from ..protocol.documents import read_toml
 from ..protocol.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ class Policy:
             SettingsError: Naming `where`, the line and the key.
         """
         try:
-            tables = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            tables = read_toml(text)
+        except ValueError as error:
             line = re.search(r"at line (\d+)", str(error))
             place = line[1] if line else text.count("\n") + 1
             raise SettingsError(f"{where}:{place}", "valid TOML", str(error)) from error

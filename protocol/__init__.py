@@ -15,5 +15,6 @@ The wire           messages.proto, compiled into messages_pb2.py; wire.py bounds
 Who is who         certificates.py issues, verification.py judges; members.py lists who was
                    removed, tickets.py admits to a run, fields.py is the byte form of both.
                    journal.py is what a node must not forget.
-Errors             errors.py: each branch says whose move is next.
+Errors             errors.py: each branch says whose move is next; documents.py reads JSON and
+                   TOML of others with one error for whatever is wrong.
 """

@@ -13,12 +13,23 @@ UmbelError
     └── VoidRound            the sum came out, and must not be used
 
 A caller catches a branch, never a list. No message holds a secret, and none holds a character
-that a terminal would obey: parts of it may come from a peer.
+that a terminal would obey: parts of it may come from a peer. So no message is longer than
+`LONGEST` characters either, and saying a value never fails, whatever it is.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from . import messages_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST = 1000
+"""Characters of a message."""
+_VALUE = 240
+"""Characters of one value in it."""
 
 
 class UmbelError(Exception):
@@ -26,7 +37,7 @@ class UmbelError(Exception):
 
     def __str__(self) -> str:
         """Return the message as one line that steers no terminal, whatever a peer wrote into it."""
-        return one_line(super().__str__())
+        return one_line(_cut(super().__str__(), LONGEST))
 
 
 class SettingsError(UmbelError):
@@ -35,7 +46,8 @@ class SettingsError(UmbelError):
     def __init__(self, where: str, expected: str, got: object, move: str = "") -> None:
         """Name the place (`file:line`, `--flag` or `table.key`), both values and the next move."""
         super().__init__(
-            f"{where}: expected {expected}, got {got!r}" + (f"; {move}" if move else "")
+            f"{_cut(where)}: expected {expected}, got {_said(got, repr)}"
+            + (f"; {move}" if move else "")
         )
         self.where = where
 
@@ -45,7 +57,9 @@ class StateError(UmbelError):
 
     def __init__(self, where: str, expected: str, got: object, move: str = "") -> None:
         """Name the file or resource, what should be there, what is, and the next move."""
-        super().__init__(f"{where}: expected {expected}, got {got}" + (f"; {move}" if move else ""))
+        super().__init__(
+            f"{_cut(where)}: expected {expected}, got {_said(got)}" + (f"; {move}" if move else "")
+        )
         self.where = where
 
 
@@ -64,7 +78,7 @@ class PeerError(UmbelError):
 
     def __init__(self, peer: str, what: str, expected: object = None, got: object = None) -> None:
         """Name the peer, the thing that is wrong, what was expected and what came."""
-        tail = "" if expected is None else f": expected {expected}, got {got}"
+        tail = "" if expected is None else f": expected {_said(expected)}, got {_said(got)}"
         super().__init__(f"{peer}: {what}{tail}")
         self.peer, self._what = peer, what
 
@@ -88,7 +102,7 @@ class BadUpdate(PeerError):
     @property
     def record(self) -> str:
         """What a ledger may hold of it: the values are one client's, and stay out."""
-        return one_line(f"{self.peer}: {self._what}")
+        return one_line(_cut(f"{self.peer}: {self._what}", LONGEST))
 
 
 class RoundFailed(UmbelError):
@@ -106,6 +120,21 @@ class VoidRound(RoundFailed):
         """Say what is wrong; `member` is the id of the one whose fault it is, where known."""
         super().__init__(what)
         self.member = member
+
+
+def _said(value: object, how: Callable[[object], str] = str) -> str:
+    """Return a value as a message says it: cut, and in place of what cannot be said its type."""
+    try:
+        return _cut(how(value))
+    except (RecursionError, ValueError):  # a deep nest, an integer of thousands of digits
+        return f"a {type(value).__name__} too large to say"
+
+
+def _cut(text: str, most: int = _VALUE) -> str:
+    """Return a text of at most `most` characters: of a longer one its beginning and its end."""
+    if len(text) <= most:
+        return text
+    return f"{text[: 3 * most // 4]} ... {text[-(most // 4 - 5) :]}"
 
 
 def one_line(text: str) -> str:

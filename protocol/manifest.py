@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .canonical import canonical
+from .documents import read_json
 from .errors import BadUpdate, Malformed, SettingsError
 
 if TYPE_CHECKING:
@@ -254,9 +255,9 @@ class Manifest:
         if len(text) > MAX_JSON:
             raise Malformed(peer, "manifest JSON", f"at most {MAX_JSON} bytes", len(text))
         try:
-            document = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise Malformed(peer, f"manifest JSON: {type(error).__name__}") from error
+            document = read_json(text)
+        except ValueError as error:
+            raise Malformed(peer, f"manifest JSON: {error}") from error
         if not isinstance(document, dict) or set(document) != {"arrays"}:
             raise Malformed(peer, "manifest JSON", "one key `arrays`", "others")
         if not isinstance(document["arrays"], list):

@@ -116,4 +116,7 @@ def _parse(key: bytes, raw: bytes, peer: str) -> Ticket:
         raise PeerError(peer, "a forged or damaged ticket, or one of another key")
     run, node_id, tls_fingerprint, gateway, expires, nonce = unpack(LABEL, body, 6, peer)
     at = number(expires, peer)
-    return Ticket(run.decode(), node_id, tls_fingerprint, gateway.decode(), at, nonce)
+    try:
+        return Ticket(run.decode(), node_id, tls_fingerprint, gateway.decode(), at, nonce)
+    except UnicodeDecodeError as error:  # of whoever holds the key
+        raise Malformed(peer, "ticket", "UTF-8", "other bytes") from error

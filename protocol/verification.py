@@ -16,6 +16,7 @@ expires, or its id is revoked.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,11 +39,20 @@ from .certificates import SIGNING_OID, fingerprint, split_uri
 from .errors import BadCertificate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
     from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 
+UNREADABLE = (
+    ValueError,
+    x509.InvalidVersion,
+    x509.ExtensionNotFound,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What the library raises for bytes that are no certificate: loading one looks at little of it,
+names, dates and extensions are read when they are asked for."""
 MAX_DER = 4096  # a signing leaf is about 600 bytes
 _CACHE_LIMIT = 65536
 
@@ -148,19 +158,22 @@ class Verifier:
         leaf = _load(certificate, "TLS certificate")
         key = fingerprint(leaf.public_bytes(Encoding.DER))
         peer = f"TLS certificate {key[:4].hex()}"
-        chain = self._chain(leaf, peer, now, _tls_leaf())
-        public = _public(leaf, peer)
-        if not isinstance(public, ec.EllipticCurvePublicKey) or public.curve.name != "secp256r1":
-            raise BadCertificate(peer, "TLS key", "P-256", "another kind")
-        found = Peer(self._node_id(leaf, peer), key, leaf.not_valid_after_utc)
-        return found, *_life(chain)
+        with _readable(peer):
+            chain = self._chain(leaf, peer, now, _tls_leaf())
+            public = _public(leaf, peer)
+            curve = public.curve if isinstance(public, ec.EllipticCurvePublicKey) else None
+            if not isinstance(curve, ec.SECP256R1):
+                raise BadCertificate(peer, "TLS key", "P-256", "another kind")
+            found = Peer(self._node_id(leaf, peer), key, leaf.not_valid_after_utc)
+            return found, *_life(chain)
 
     def _verify(self, der: bytes, key: bytes, peer: str, now: datetime) -> _Cached:
         leaf = _load(der, peer)
-        chain = self._chain(leaf, peer, now, _signing_leaf())
-        node_id = self._node_id(leaf, peer)
-        member = Member(node_id, _site(leaf, peer), _key(leaf, peer), key, leaf.not_valid_after_utc)
-        return _Cached(member, *_life(chain))
+        with _readable(peer):
+            chain = self._chain(leaf, peer, now, _signing_leaf())
+            node_id, site = self._node_id(leaf, peer), _site(leaf, peer)
+            member = Member(node_id, site, _key(leaf, peer), key, leaf.not_valid_after_utc)
+            return _Cached(member, *_life(chain))
 
     def _chain(
         self, leaf: x509.Certificate, peer: str, now: datetime, policy: ExtensionPolicy
@@ -199,8 +212,17 @@ def _load(certificate: bytes, peer: str) -> x509.Certificate:
     load = x509.load_pem_x509_certificate if pem else x509.load_der_x509_certificate
     try:
         return load(certificate)
-    except (ValueError, x509.InvalidVersion) as error:
+    except UNREADABLE as error:
         raise BadCertificate(peer, "is no X.509 certificate") from error
+
+
+@contextmanager
+def _readable(peer: str) -> Iterator[None]:
+    """Name the bearer of a certificate of which some part cannot be read."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise BadCertificate(peer, f"cannot be read: {error}") from error
 
 
 def _life(chain: Sequence[x509.Certificate]) -> tuple[datetime, datetime]:

@@ -33,7 +33,7 @@ from .core_service import Core
 from .core_socket import CoreSocket
 from ..protocol.certificates import fingerprint
 from ..protocol.errors import SettingsError, StateError
-from ..protocol.verification import Verifier
+from ..protocol.verification import UNREADABLE, Verifier
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -113,7 +113,7 @@ class Federation:
         except OSError as error:
             where = str(error.filename or directory)
             raise StateError(where, "a readable file", error.strerror, _MOVE) from error
-        except (ValueError, IndexError, x509.ExtensionNotFound) as error:
+        except (IndexError, *UNREADABLE) as error:
             raise StateError(str(directory), "certificates of a CA and a gateway", error) from error
         ends = leaf.not_valid_after_utc
         if ends <= datetime.now(UTC):

@@ -8,7 +8,6 @@ opened sum does, once a round.
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections import deque
@@ -19,10 +18,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from . import core_wire
+from ..protocol.documents import read_json
 from ..protocol.entropy import wipe
 from ..protocol.errors import BadCertificate, Malformed, PeerError, StateError
 from ..protocol.keys import KEY_BYTES as KEY
-from ..protocol.verification import Verifier
+from ..protocol.verification import UNREADABLE, Verifier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -381,7 +381,7 @@ def _root_of(directory: Path) -> x509.Certificate:
     path = directory / "ca.pem"
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise StateError(str(path), "the federation's root certificate", error, _MOVE) from error
 
 
@@ -389,6 +389,6 @@ def _federation_of(directory: Path) -> str:
     """Return the federation's name, as its certificates carry it."""
     path = directory / "core.json"
     try:
-        return str(json.loads(path.read_text("utf-8"))["federation"])
+        return str(read_json(path.read_bytes())["federation"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(str(path), "what the core service wrote", error, _MOVE) from error

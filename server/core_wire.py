@@ -44,6 +44,7 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..protocol.documents import read_json
 from ..protocol.errors import Malformed
 from ..protocol.wire import MAX_MESSAGE
 
@@ -162,9 +163,9 @@ class Reader:
 
     def _header(self) -> dict[str, Any]:
         try:
-            fields = json.loads(self._buffer)
-        except (ValueError, RecursionError) as error:
-            raise Malformed(self._peer, "header", "JSON", type(error).__name__) from error
+            fields = read_json(self._buffer)
+        except ValueError as error:
+            raise Malformed(self._peer, "header", "JSON", error) from error
         op = fields.get("op") if isinstance(fields, dict) else None
         if not isinstance(op, str) or op not in self._known:
             raise Malformed(self._peer, "op", f"one of {', '.join(self._known)}", repr(op)[:64])

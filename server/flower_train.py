@@ -10,7 +10,6 @@ the core service.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ from .run_config import Value, new_run_id, run_settings, tables
 from .run_directory import RunDirectory
 from .surroundings import Surroundings
 from .write_behind import WriteBehind
+from ..protocol.documents import read_json
 from ..protocol.errors import SettingsError, TooFewMembers
 from ..strategies.metrics import fractional_bits, of_app
 from ..strategies.places import umbel_home
@@ -240,7 +240,7 @@ def _given() -> dict[str, Value]:
     """Return the settings that whoever started this ServerApp gives it by its environment."""
     text = os.environ.get(SETTINGS, "{}")
     try:
-        found = json.loads(text)
+        found = read_json(text)
     except ValueError:
         found = None
     if not isinstance(found, dict) or not all(isinstance(v, Value) for v in found.values()):

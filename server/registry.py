@@ -8,11 +8,11 @@ Flower node carries the ticket of its certificate and of no other.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..protocol.documents import read_json
 from ..protocol.errors import StateError
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class Node:
             raise StateError(where, f"an object with {', '.join(names)}", row, _MOVE)
         for name, value in row.items():
             wanted = rf"[0-9a-f]{{{_HEX[name]}}}" if name in _HEX else r".{1,4096}"
-            if not isinstance(value, str) or not re.fullmatch(wanted, value):
+            printable = isinstance(value, str) and value.isprintable()
+            if not printable or not re.fullmatch(wanted, value):
                 raise StateError(f"{where}: {name}", wanted, value, _MOVE)
         return cls(**row)
 
@@ -63,7 +64,7 @@ def read(federation: Path) -> dict[str, Node]:
     """
     path = federation / FILE
     try:
-        rows = json.loads(path.read_text("utf-8"))
+        rows = read_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise StateError(str(path), "the registry of nodes", error, _MOVE) from error
     if not isinstance(rows, list):

@@ -29,6 +29,7 @@ import psutil  # type: ignore[import-untyped]
 
 from . import process_tree as tree
 from .programs import Program, environment, free_port, last_line, private
+from ..protocol.documents import read_json
 from ..protocol.errors import StateError
 
 if TYPE_CHECKING:
@@ -339,7 +340,7 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     """
     path = folder / "up.json"
     try:
-        state: dict[str, Any] = json.loads(path.read_bytes())
+        state: dict[str, Any] = read_json(path.read_bytes())
         state["mark"], state["supervisor"]["pid"], state["programs"]
     except FileNotFoundError:
         return None

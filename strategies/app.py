@@ -11,13 +11,13 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .task import Task
 from .trainer import TaskTrainer
+from ..protocol.documents import read_toml
 from ..protocol.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 Value = bool | int | float | str
+_INT64 = range(-(2**63), 2**63)
 COMPONENT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -76,10 +77,10 @@ def read_tables(directory: Path) -> tuple[dict[str, Value], dict[str, Value]]:
     """
     file = directory / "pyproject.toml"
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        document = read_toml(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(str(file), "an app's pyproject.toml", error.strerror) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise SettingsError(str(file), "valid TOML", str(error)) from error
     own = _table(document, file, "tool", "umbel")
     config = _table(document, file, "tool", "flwr", "app", "config")
@@ -175,7 +176,7 @@ def _flat(table: Mapping[str, Any], where: str, prefix: str) -> Iterator[tuple[s
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, where, f"{prefix}{key}.")
-        elif isinstance(value, Value):
+        elif isinstance(value, Value) and (type(value) is not int or value in _INT64):
             yield f"{prefix}{key}", value
         else:
             raise SettingsError(f"{where}.{prefix}{key}", "a number, a text or a flag", value)

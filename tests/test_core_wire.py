@@ -45,7 +45,11 @@ def test_the_bytes_are_those_of_the_page() -> None:
 texts = st.text(max_size=20)
 fields = st.dictionaries(
     texts.filter(lambda name: name not in {"op", "payload"}),
-    st.none() | st.booleans() | st.integers() | texts | st.lists(texts, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | texts
+    | st.lists(texts, max_size=3),
     max_size=4,
 )
 messages = st.tuples(st.sampled_from(["post", "publish"]), fields, st.binary(max_size=50))

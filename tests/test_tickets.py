@@ -92,6 +92,12 @@ def test_a_truncated_or_prolonged_ticket_is_refused() -> None:
             enter(cut)
 
 
+def test_a_run_that_is_no_utf_8_is_refused_also_of_who_holds_the_key() -> None:
+    body = mint(KEY, TICKET)[:-32].replace(b"run-7", b"\xff" * 5)
+    with pytest.raises(PeerError, match="UTF-8"):
+        enter(body + hmac.digest(KEY, body, "sha256"))
+
+
 def test_fields_do_not_run_into_each_other() -> None:
     # Without the lengths, run "ab" of gateway "c" and run "a" of gateway "bc" could collide.
     tags = {

@@ -341,6 +341,25 @@ def test_bytes_that_are_no_certificate(verifier: Verifier, raw: bytes, cause: st
     assert cause in refusal(verifier, raw)
 
 
+@pytest.mark.parametrize(
+    ("part", "instead"),
+    [
+        (b"site-0", b"\xff" * 6),  # a subject that is no UTF-8
+        (b"\x06\x03\x55\x04\x03", b"\x06\x03\x55\x04\x0a"),  # two O=, and no CN=
+    ],
+)
+@pytest.mark.parametrize("which", ["member", "peer"])
+def test_a_part_of_a_certificate_that_cannot_be_read(
+    root: Authority, verifier: Verifier, part: bytes, instead: bytes, which: str
+) -> None:
+    """The library loads it, and stumbles over the name when it says why the chain is none."""
+    leaf = root.issue_signing(ed25519(), ID, "site-0", NOW)
+    raw = der(leaf)
+    at = raw.rindex(part)
+    with pytest.raises(BadCertificate):
+        getattr(verifier, which)(raw[:at] + instead + raw[at + len(part) :], NOW)
+
+
 def test_bytes_behind_a_certificate_are_refused(root: Authority, verifier: Verifier) -> None:
     raw = signed(root.certificate, root.key)
     assert "is no X.509 certificate" in refusal(verifier, raw + b"\x00")
