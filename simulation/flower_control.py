@@ -145,10 +145,15 @@ class Control:
 
     def output(self, run_id: int) -> Iterator[str]:
         """Yield what the ServerApp prints, piece by piece, until its run is over."""
+        for piece, _ in self.output_after(run_id, 0.0):
+            yield piece
+
+    def output_after(self, run_id: int, after: float) -> Iterator[tuple[str, float]]:
+        """Yield the same, each piece with its time, from after the time of one on."""
         with self._translated(f"output of run {run_id}"):
-            request = StreamLogsRequest(run_id=run_id, after_timestamp=0.0)
+            request = StreamLogsRequest(run_id=run_id, after_timestamp=after)
             for answer in self._client.StreamLogs(request):
-                yield answer.log_output
+                yield answer.log_output, answer.latest_timestamp
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:

@@ -5,39 +5,36 @@ clients are online, when the run is over, what the ServerApp prints) and the sup
 that ended and were started again). A client is killed as a power cut would kill it, with SIGKILL
 for its SuperNode and everything under it, as soon as a round is recorded: so in the second round or
 a later one. It counts as returned in the first round that has it among the survivors again.
+
+A server that dies comes back by the supervisor, a ServerApp by flower_lives.py; the SuperLink may
+be away for a while, and what Flower would say is not known then.
 """
 
 from __future__ import annotations
 
-import re
-import threading
 import time
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .flower_control import Control
-from .programs import private, without_colours
+from .flower_control import RunState
+from .flower_lives import Lives
+from .flower_output import SERVERAPP, Output
 from .run_feed import RunFeed
 from ..protocol import messages_pb2 as pb
-from ..protocol.errors import UmbelError, reason_text
+from ..protocol.errors import StateError, reason_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .flower_control import RunState
     from .flower_up import FlowerUp
     from .up_plan import UpPlan
     from ..server.ledger import RoundRecord, RunRecord
 
-SERVERAPP = "serverapp"
-"""Name of the log with a ServerApp's output."""
-_WARNING = re.compile(r"WARNING[ \d:,-]*:\s+(.+)")
-"""A line of the log that Flower's ServerApp prints; ours use the same."""
+COMPLETED = "completed"
+AWAY_S = 120.0
+"""How long a SuperLink that runs may answer nothing."""
 _POLL_S = 0.05
 _STATE_S = 0.5
-_LAST_WORDS_S = 5.0
-"""How long after a run's end the rest of its output may take."""
 
 
 @dataclass(slots=True)
@@ -56,6 +53,17 @@ class Killed:
     missed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """A program that ended and was started again, or a ServerApp whose run went on."""
+
+    name: str
+    round: int
+    """The round that was running."""
+    what: str
+    """How it ended."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Course:
     """What a run was."""
@@ -66,6 +74,7 @@ class Course:
     """The run's own record; None for an app that keeps none."""
     records: tuple[RoundRecord, ...]
     killed: tuple[Killed, ...]
+    restarted: tuple[Restarted, ...] = ()
     last_words: str
     """The last line of the ServerApp's output."""
     refused: bool = False
@@ -84,71 +93,100 @@ class Shown:
     output: Callable[[str], None]
 
 
-class Warnings:
-    """The warnings in a ServerApp's output, each told once."""
-
-    def __init__(self) -> None:
-        """Begin with an empty output."""
-        self._rest = ""
-        self._told: set[str] = set()
-
-    def new(self, text: str) -> list[str]:
-        """Take the next piece of the output and return the warnings that it completes."""
-        *lines, self._rest = (self._rest + without_colours(text)).split("\n")
-        found = [match[1] for match in map(_WARNING.match, lines) if match is not None]
-        new = [line for line in dict.fromkeys(found) if line not in self._told]
-        self._told.update(new)
-        return new
-
-
-class _Output:
-    """The ServerApp's output, read in a thread of its own because reading waits."""
-
-    def __init__(self, up: FlowerUp, run_id: int) -> None:
-        self._log = up.supervisor.log(SERVERAPP)
-        self._pieces: list[str] = []
-        self._taken = 0
-        self._warnings = Warnings()
-        self._control = Control(up.address, up.federation.ca)
-        self._thread = threading.Thread(target=self._read, args=(run_id,), daemon=True)
-        self._thread.start()
-
-    def _read(self, run_id: int) -> None:
-        # When the SuperLink goes, the supervisor says so.
-        with open(self._log, "a", opener=private, encoding="utf-8") as log, suppress(UmbelError):
-            for piece in self._control.output(run_id):
-                self._pieces.append(piece)
-                log.write(piece)
-                log.flush()
-
-    def show(self, shown: Shown, *, whole: bool) -> None:
-        """Show what came since the last call: the whole of it, or each warning once."""
-        taken, self._taken = self._taken, len(self._pieces)
-        text = "".join(self._pieces[taken : self._taken])
-        if whole and text:
-            shown.output(text)
-        for line in self._warnings.new(text):
-            if not whole:
-                shown.say(line)
-
-    def end(self) -> str:
-        """Wait for the rest and return the last line that says something."""
-        self._thread.join(_LAST_WORDS_S)
-        self._control.close()
-        lines = [line.strip() for line in "".join(self._pieces).splitlines()]
-        return next((line for line in reversed(lines) if line), "no output")
-
-
-@dataclass(slots=True)
 class _Course:
     """A run that is being followed."""
 
-    up: FlowerUp
-    plan: UpPlan
-    shown: Shown
-    names: dict[str, str]
-    """Node id, hex, to the client's name."""
-    killed: list[Killed] = field(default_factory=list)
+    def __init__(self, up: FlowerUp, plan: UpPlan, shown: Shown, flower_run: int) -> None:
+        """Follow Flower's run `flower_run`."""
+        self.up, self.plan, self.shown = up, plan, shown
+        self.names = {node.id: node.name for node in up.federation.nodes}
+        self.killed: list[Killed] = []
+        self.restarted: list[Restarted] = []
+        self._lives = Lives(up, plan, flower_run)
+        self._feed, self._output = RunFeed(up.wanted.home, flower_run), Output(up, flower_run)
+        self._answered = time.monotonic()
+
+    def follow(self) -> Course:
+        """Show the run until it is over."""
+        next_look, state = 0.0, None
+        while state is None or not state.over:
+            time.sleep(_POLL_S)
+            self._show()
+            if (now := time.monotonic()) >= next_look:
+                next_look = now + _STATE_S
+                self._look()
+                state = self._state(now)
+        self._show()
+        last = self._output.end()
+        self._show()
+        self._feed.close()
+        run = self._feed.run
+        return Course(
+            flower_run=self._lives.flower_run, state=state, run=run,
+            records=tuple(self._feed.records), killed=tuple(self.killed),
+            restarted=tuple(self.restarted), last_words=last, secure=self.plan.secure,
+            refused=run is None and _refused(self.up),
+        )  # fmt: skip
+
+    def _show(self) -> None:
+        known = self._feed.run is not None
+        records = self._feed.poll()
+        if self._feed.run is not None and not known:
+            self.shown.begin(self._feed.run)
+        for record in records:
+            self.recorded(record)
+        self._output.show(self.shown, whole=self._feed.run is None and not self.plan.umbel)
+
+    # -- a ServerApp that was killed ----------------------------------------------------------
+
+    def _state(self, now: float) -> RunState | None:
+        """Return what Flower says about the run; None while nobody can say."""
+        if self._lives.waiting:
+            self._go_on(now)
+            return None
+        try:
+            state, killed = self._lives.look()
+        except StateError:
+            if now - self._answered > AWAY_S:
+                raise
+            return None
+        self._answered = now
+        if not killed:
+            return state
+        if self._is_over():
+            return RunState(state.status, COMPLETED, "")
+        self._note(SERVERAPP, killed)
+        self.shown.say(f"{SERVERAPP} {killed}")
+        if self._feed.run is None and not (self.plan.umbel or self.plan.secure):
+            move = "an app of plain Flower keeps no record to go on from: start it again"
+            raise StateError("ServerApp", "one that completes", killed, move)
+        finished = [r for r in self._feed.records if r.outcome == "finished"]
+        self._lives.note(len(finished), now)
+        return None
+
+    def _go_on(self, now: float) -> None:
+        """Start the next ServerApp when its time has come."""
+        run = self._feed.run
+        if not self._lives.again(run.run if run else "", now):
+            return
+        new = self._lives.flower_run
+        self._output.end()
+        self._output = Output(self.up, new)
+        if run is None:
+            self._feed.close()
+            self._feed = RunFeed(self.up.wanted.home, new)
+        self.shown.say(f"{SERVERAPP} restarted: {run.run if run else 'the run'} goes on")
+
+    def _is_over(self) -> bool:
+        """Tell whether the ledger holds the last that a run does: the evaluation of its model."""
+        last = self._feed.records[-1] if self._feed.records else None
+        return last is not None and (last.phase, last.outcome) == ("evaluate", "finished")
+
+    def _note(self, name: str, what: str) -> None:
+        finished = [r.round for r in self._feed.records if r.outcome == "finished"]
+        self.restarted.append(Restarted(name, max(finished, default=0) + 1, what))
+
+    # -- clients that are killed --------------------------------------------------------------
 
     def recorded(self, record: RoundRecord) -> None:
         """Show a record; kill whom the plan wants killed once the first round is over."""
@@ -173,13 +211,19 @@ class _Course:
             self.killed.append(Killed(name, number, time.monotonic()))
             self.shown.say(f"round {number}: {name} was killed (SIGKILL)")
 
-    def look(self) -> None:
+    def _look(self) -> None:
         """Look at the programs, and at who came back."""
         for item in self.up.watch():
-            if item.name not in {victim.name for victim in self.killed}:
-                self.shown.say(f"{item.name} {item.status or item.what}")
+            if item.name in {victim.name for victim in self.killed}:
+                continue
+            self.shown.say(f"{item.name} {item.status or item.what}")
+            if item.what == "ended":
+                self._note(item.name, item.status)
         waiting = [victim for victim in self.killed if victim.back_s is None]
-        offline = self.up.offline() if waiting else []
+        try:
+            offline = self.up.offline() if waiting else []
+        except StateError:  # the SuperLink is away
+            return
         for victim in waiting:
             if victim.name in offline:
                 victim.offline = True
@@ -203,44 +247,10 @@ def run(up: FlowerUp, plan: UpPlan, shown: Shown) -> Course:
         up.start_nodes()
         up.wait_online()
         run_id = up.submit(plan.config)
-    return _follow(up, plan, shown, run_id)
-
-
-def _follow(up: FlowerUp, plan: UpPlan, shown: Shown, run_id: int) -> Course:
-    """Show a run until it is over."""
-    names = {node.id: node.name for node in up.federation.nodes}
-    course = _Course(up, plan, shown, names)
-    output = _Output(up, run_id)
-    with RunFeed(up.wanted.home, run_id) as feed:
-        state, next_look = up.control.run(run_id), 0.0
-        while not state.over:
-            time.sleep(_POLL_S)
-            _poll(feed, course, shown)
-            output.show(shown, whole=feed.run is None and not plan.umbel)
-            if (now := time.monotonic()) >= next_look:
-                next_look = now + _STATE_S
-                course.look()
-                state = up.control.run(run_id)
-        _poll(feed, course, shown)
-        last = output.end()
-        output.show(shown, whole=feed.run is None and not plan.umbel)
-        return Course(
-            flower_run=run_id, state=state, run=feed.run, records=tuple(feed.records),
-            killed=tuple(course.killed), last_words=last, secure=plan.secure,
-            refused=feed.run is None and _refused(up),
-        )  # fmt: skip
+    return _Course(up, plan, shown, run_id).follow()
 
 
 def _refused(up: FlowerUp) -> bool:
     """Tell whether a device's own log says that it refused plain messages."""
     said = reason_text(pb.REASON_PLAIN_REFUSED).encode()
     return any(said in up.supervisor.log(n.name).read_bytes() for n in up.federation.nodes)
-
-
-def _poll(feed: RunFeed, course: _Course, shown: Shown) -> None:
-    known = feed.run is not None
-    records = feed.poll()
-    if feed.run is not None and not known:
-        shown.begin(feed.run)
-    for record in records:
-        course.recorded(record)

@@ -1,14 +1,12 @@
 """A whole Flower federation on this machine: what `umbel up` starts, in which order, and how.
 
     core service ─┬─ both answer ─► nodes registered ─► SuperNodes ─► all online ─► run submitted
-    SuperLink  ───┘                                  (an app of ours is submitted before the nodes:
-                                                      its ServerApp starts beside them)
+    SuperLink  ───┤                                  (an app of ours is submitted before the nodes:
+    SuperExec  ───┘                                   its ServerApp starts beside them)
 
 TLS and node authentication are on, everything listens on the loopback interface, every port is
-free when it is taken. Each program has a FLWR_HOME of its own, because Flower's installation of a
-bundle is not atomic; a SuperNode finds our launcher before Flower's ClientApp on its PATH. Nothing
-sleeps for a fixed time: waiting looks at what is waited for, and at the programs, so that one that
-ends is named at once.
+free when it is taken. Nothing sleeps for a fixed time: waiting looks at what is waited for, and at
+the programs (flower_programs.py), so that one that ends is named at once.
 
 A SuperNode that was killed is refused with its own key for a minute unless a signed DeactivateNode
 frees it first (clients/flower_node.py): that is done before each restart.
@@ -18,7 +16,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import time
 import tomllib
 from dataclasses import dataclass, field
@@ -26,15 +23,15 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
-from . import process_tree
+from . import flower_programs, process_tree
 from .dev_federation import Client, place, prepare, write_devices
 from .flower_control import ONLINE, Control, build_bundle
+from .flower_programs import RESUME, RUN, SERVERS, SUPEREXEC, SUPERLINK, flwr_home
 from .processes import Supervisor
-from .programs import Program, command_path, environment, free_port
+from .programs import free_port
 from ..clients.flower_launcher import remove_left, write_launcher
 from ..clients.flower_node import deactivate, remember
 from ..protocol.errors import StateError
-from ..server.initial import INIT
 from ..server.run_directory import sweep
 
 if TYPE_CHECKING:
@@ -42,28 +39,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .processes import Happening
+    from .programs import Program
     from ..server.run_config import Value
 
-CORE, SUPERLINK = "core", "superlink"
 CONNECTION = "umbel"
 """Name of the connection in the config.toml of the federation's client."""
 LOOPBACK = "127.0.0.1"
-GPUS = "umbel-gpus"
-"""Key of a SuperNode's own configuration: processes that train by torch, 0 for none."""
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "GRPC_VERBOSITY": "ERROR",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
-}
-"""Variables of every program of Flower's."""
-SETTINGS = "UMBEL_SETTINGS"
-"""Variable of the SuperLink: JSON of the settings that a ServerApp puts over the app's own."""
 START_S = 90.0
 """How long SuperLink, core and SuperNodes may take to come up."""
-FLOWER_PAUSE_S = 4.0
-"""How long a SuperNode stays down in a run of plain Flower: a ServerApp looks every 3 s whether the
-node that it waits for is offline, and would wait for hours for one that is back before that."""
 _POLL_S = 0.1
 _TASKS_S = 0.5
 
@@ -159,7 +142,9 @@ class FlowerUp:
             StateError: One did not come up; it is named, with the last line of its log.
         """
         gateway = f"{LOOPBACK}:{free_port()}"
-        self._start_servers(gateway)
+        if self.wanted.core:
+            self.supervisor.start(flower_programs.core(self.wanted, gateway))
+        self.supervisor.start(flower_programs.superlink(self.wanted, self.address))
         self._write_connection()
         write_devices(
             self.federation,
@@ -171,6 +156,7 @@ class FlowerUp:
             rounds=self.wanted.rounds,
         )
         self._wait("the SuperLink to answer", self.control.healthy)
+        self.supervisor.start(flower_programs.superexec(self.wanted, self.address, {}))
         for node in self.federation.nodes:
             node_id = self.control.register(bytes.fromhex(node.flower_key), node.name)
             remember(self.federation.device(node.name) / "flower", node_id)
@@ -179,8 +165,10 @@ class FlowerUp:
 
     def start_nodes(self) -> None:
         """Start every client's SuperNode; they are online some seconds later."""
-        for partition, client in enumerate(self.wanted.clients):
-            self.supervisor.start(self._supernode(client, partition))
+        for client in self.wanted.clients:
+            device = self.federation.device(client.name)
+            program = flower_programs.supernode(self.wanted, client, self.address, device)
+            self.supervisor.start(program)
 
     def wait_online(self) -> None:
         """Return when every client is online.
@@ -200,6 +188,15 @@ class FlowerUp:
         """Start the app's run, as `flwr run` would, and return the id that Flower gives it."""
         return self.control.start_run(self.bundle, self.digest, config)
 
+    def resume(self, run: str) -> None:
+        """Let the ServerApps that start from now on go on with a run of ours; empty for new runs.
+
+        Whichever runs is ended.
+        """
+        variables = {RUN: run, RESUME: "1"} if run else {}
+        program = flower_programs.superexec(self.wanted, self.address, variables)
+        self.supervisor.replace(program)
+
     def watch(self) -> list[Happening]:
         """Look at every program once; a SuperNode that ended is started again.
 
@@ -213,50 +210,9 @@ class FlowerUp:
     @property
     def client_home(self) -> Path:
         """The FLWR_HOME with which `flwr run . umbel` finds this federation."""
-        return self._flwr_home("client")
-
-    # -- programs ---------------------------------------------------------------------------
-
-    def _start_servers(self, gateway: str) -> None:
-        own = {"UMBEL_HOME": str(self.wanted.home), "UMBEL_FEDERATION": str(self.wanted.folder)}
-        if self.wanted.core:
-            port = gateway.rpartition(":")[2]
-            command = [sys.executable, "-m", "umbel", "core", "up"]
-            command += ["--federation", str(self.wanted.folder), "--port", port]
-            core = Program(name=CORE, command=tuple(command), env=QUIET | own, tier=2)
-            self.supervisor.start(core)
-        folder, (host, _, port) = self.wanted.folder, self.address.rpartition(":")
-        command = [command_path("flower-superlink"), "--host", host, "--port", port]
-        command += ["--ssl-certfile", str(folder / "superlink.pem")]
-        command += ["--ssl-keyfile", str(folder / "superlink.key")]
-        command += ["--ssl-ca-certfile", str(self.federation.ca), "--enable-supernode-auth"]
-        command += ["--database", str(folder / "superlink.sqlite")]
-        command += ["--disable-runtime-dependency-installation"]
-        env = QUIET | own | {"FLWR_HOME": str(self._flwr_home(SUPERLINK))}
-        env |= {SETTINGS: json.dumps(dict(self.wanted.settings))}
-        env |= {} if self.wanted.secure else {"UMBEL_SECURE": "off"}
-        env |= {INIT: str(self.wanted.init.absolute())} if self.wanted.init else {}
-        self.supervisor.start(Program(name=SUPERLINK, command=tuple(command), env=env, tier=1))
-
-    def _supernode(self, client: Client, partition: int) -> Program:
-        name, device = client.name, self.federation.device(client.name)
-        config = f"partition-id={partition} num-partitions={len(self.federation.nodes)}"
-        config += f" {GPUS}={client.ddp}"
-        command = [command_path("flower-supernode"), "--superlink", self.address]
-        command += ["--root-certificates", str(device / "ca.pem"), "--port", "{port}"]
-        command += ["--auth-supernode-private-key", str(device / "flower")]
-        command += ["--node-config", config]
-        path = f"{self.wanted.folder / 'bin'}:{environment()['PATH']}"
-        env = QUIET | {"FLWR_HOME": str(self._flwr_home(name)), "UMBEL_DEVICE": str(device)}
-        return Program(
-            name=name, command=tuple(command), env=env | {"PATH": path}, restart=True,
-            pause=0.0 if self.wanted.core else FLOWER_PAUSE_S,
-        )  # fmt: skip
+        return flwr_home(self.wanted.folder, "client")
 
     # -- files and waiting ------------------------------------------------------------------
-
-    def _flwr_home(self, name: str) -> Path:
-        return self.wanted.folder / "flower" / name
 
     def _clear(self) -> None:
         """Remove what Flower and the logs kept of an earlier `up`; nothing of a run is there."""
@@ -264,8 +220,9 @@ class FlowerUp:
         shutil.rmtree(folder / "flower", ignore_errors=True)
         for client in self.wanted.clients:
             shutil.rmtree(self.federation.device(client.name) / "tasks", ignore_errors=True)
-            self._flwr_home(client.name).mkdir(mode=0o700, parents=True)
-        self._flwr_home(SUPERLINK).mkdir(mode=0o700)
+            flwr_home(folder, client.name).mkdir(mode=0o700, parents=True)
+        for name in (SUPERLINK, SUPEREXEC):
+            flwr_home(folder, name).mkdir(mode=0o700)
         self.client_home.mkdir(mode=0o700)
         for file in (*folder.glob("superlink.sqlite*"), *(folder / "logs").glob("*.log")):
             file.unlink()
@@ -290,6 +247,8 @@ class FlowerUp:
         while not holds():
             for item in self.watch():
                 self._say(f"{item.name} {item.status or item.what}")
+                if item.name in SERVERS and item.status.startswith("exited"):
+                    self.supervisor.give_up(item.name, item.status)  # it has never been up
             if time.monotonic() > until:
                 raise StateError(
                     str(self.wanted.folder / "logs"), what, f"nothing in {START_S:.0f} s",

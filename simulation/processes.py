@@ -23,7 +23,7 @@ import subprocess
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import psutil  # type: ignore[import-untyped]
 
@@ -36,10 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-RETRY_S = 90.0
-"""How long a program that cannot stay up is started anew."""
-PAUSE_S = 1.0
-"""Between two such starts."""
+PAUSE_S, LONGEST_S = 1.0, 8.0
+"""Before the second such start, and the most before a later one: each pause is twice the last. The
+first is at once."""
 LEFTOVERS_S = 1.0
 """What a crashed supervisor left has so long to end by itself; nobody waits for its work."""
 SETTLED_S = 15.0
@@ -71,6 +70,8 @@ class _Run:
     down: bool = False
     status: str = ""
     failing_since: float | None = None
+    failures: int = 0
+    """Ends since then."""
     next_try: float = 0.0
 
     def has_ended(self) -> bool:
@@ -179,7 +180,7 @@ class Supervisor:
 
         Raises:
             StateError: A program ended that is not started again, or could not stay up for
-                `RETRY_S`; with the last line of its log.
+                its `patience`; with the last line of its log.
         """
         seen = []
         for run in self._runs.values():
@@ -188,7 +189,7 @@ class Supervisor:
                 if run.has_ended():
                     seen.append(self._note_end(run, now))
                 elif run.failing_since is not None and now - run.born > SETTLED_S:
-                    run.failing_since = None
+                    run.failing_since, run.failures = None, 0
             if run.down and now >= run.next_try:
                 seen.append(self._again(run, now))
         return seen
@@ -200,6 +201,26 @@ class Supervisor:
             with suppress(ProcessLookupError):
                 os.killpg(run.pid, signal.SIGKILL)
         tree.kill(tree.family(self._mark, [name]))
+
+    def replace(self, program: Program) -> None:
+        """End a program and everything it started, and start another under its name.
+
+        Raises:
+            StateError: It cannot be started.
+        """
+        child = self._runs[program.name].child
+        self.kill(program.name)
+        if child is not None:
+            child.wait()
+        self.start(program)
+
+    def give_up(self, name: str, status: str) -> NoReturn:
+        """Say that a program that ended is of no use.
+
+        Raises:
+            StateError: Always: how it ended, and the last line of its log.
+        """
+        self._fail(self._runs[name], status)
 
     def close(self) -> None:
         """End every program and what it started, tier by tier."""
@@ -258,7 +279,8 @@ class Supervisor:
         run.down, run.status = True, run.how()
         if not run.program.restart:
             self._fail(run, run.status)
-        pause = 0.0 if run.failing_since is None else PAUSE_S
+        pause = min(PAUSE_S * 2.0 ** (run.failures - 1), LONGEST_S) if run.failures else 0.0
+        run.failures += 1
         run.next_try = now + max(pause, run.program.pause)
         run.failing_since = now if run.failing_since is None else run.failing_since
         tree.kill(tree.family(self._mark, [run.program.name]))  # what it started may outlive it
@@ -268,15 +290,16 @@ class Supervisor:
     def _again(self, run: _Run, now: float) -> Happening:
         """Start a program again that has ended."""
         name = run.program.name
-        if run.failing_since is not None and now - run.failing_since > RETRY_S:
-            self._fail(run, f"{run.status}, again and again for {RETRY_S:.0f} s")
+        patience = run.program.patience
+        if run.failing_since is not None and now - run.failing_since > patience:
+            self._fail(run, f"{run.status}, again and again for {patience:.0f} s")
         new = self._spawn(run.program)
-        new.failing_since = run.failing_since
+        new.failing_since, new.failures = run.failing_since, run.failures
         self._runs[name] = new
         self._write()
         return Happening(name, "restarted")
 
-    def _fail(self, run: _Run, what: str) -> None:
+    def _fail(self, run: _Run, what: str) -> NoReturn:
         name = run.program.name
         log = self.log(name)
         raise StateError(f"program {name}", "a running process", what, f"{log}: {last_line(log)}")

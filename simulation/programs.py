@@ -37,6 +37,8 @@ class Program:
     """Whether it is started again when it ends; else its end is the supervisor's."""
     pause: float = 0.0
     """Seconds between its end and its next start."""
+    patience: float = 90.0
+    """For how many seconds it is started again and again while it does not stay up."""
 
 
 def environment() -> dict[str, str]:

@@ -41,6 +41,10 @@ class RunFeed:
 
     def __exit__(self, *_: object) -> None:
         """Close the ledger."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the ledger; what was read stays."""
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None

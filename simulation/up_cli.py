@@ -73,7 +73,8 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
 
 
 def _run(plan: UpPlan, name: str, *, keep: bool, form: Format) -> None:
-    from .flower_run import SERVERAPP, run  # noqa: PLC0415 - a wrong flag need not import flwr
+    from .flower_output import SERVERAPP  # noqa: PLC0415 - a wrong flag need not import flwr
+    from .flower_run import run  # noqa: PLC0415
     from .flower_up import FlowerUp, Wanted  # noqa: PLC0415
 
     home = umbel_home()

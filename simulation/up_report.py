@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from . import report
@@ -74,6 +75,7 @@ def summary(result: Result | None, course: Course, nodes: tuple[Node, ...]) -> s
         names = ", ".join(f"{index} {node.name}" for index, node in enumerate(nodes))
         lines.append(f"clients: {names}")
     lines += [_fate(victim) for victim in course.killed]
+    lines += [f"restarted: {r.name} in round {r.round} ({r.what})" for r in course.restarted]
     return "\n".join(lines)
 
 
@@ -105,4 +107,5 @@ def as_json(result: Result | None, course: Course, nodes: tuple[Node, ...]) -> d
             {"name": v.name, "round": v.round, "back_s": v.back_s, "again": v.again}
             for v in course.killed
         ],
+        "restarted": [asdict(r) for r in course.restarted],
     }

@@ -17,7 +17,8 @@ from umbel.protocol.errors import SettingsError, StateError
 from umbel.simulation import process_tree
 from umbel.simulation.dev_federation import Client, prepare
 from umbel.simulation.flower_control import ONLINE, Control, build_bundle
-from umbel.simulation.flower_up import FLOWER_PAUSE_S, FlowerUp, Wanted
+from umbel.simulation.flower_programs import FLOWER_PAUSE_S
+from umbel.simulation.flower_up import FlowerUp, Wanted
 from umbel.simulation.programs import command_path
 from umbel.tests.flower_hello import hello
 
@@ -140,9 +141,23 @@ def test_a_killed_clientapp_takes_its_supernode_along(up: FlowerUp) -> None:
     assert state.outcome == "completed"
 
 
+def test_a_run_outlives_its_superlink(up: FlowerUp) -> None:
+    run = up.submit({"num-server-rounds": 2})
+    _until(up, lambda: up.control.run(run).status == "running", 30)
+    pid, address = up.supervisor.pid("superlink"), up.address
+    os.kill(pid, 9)
+    with pytest.raises(StateError, match=f"SuperLink {address}: expected an answer"):
+        up.control.run(run)
+    _until(up, lambda: up.supervisor.pid("superlink") != pid, 2)  # on the same port and database
+    _until(up, up.control.healthy, 20)
+    state = _until(up, lambda: (s := up.control.run(run)).over and s, 90)
+    assert state.outcome == "completed"
+    assert "final 2.0" in "".join(up.control.output(run))
+
+
 def test_every_program_is_private_to_its_node(up: FlowerUp) -> None:
     homes = set()
-    for name in ("edge-0", "edge-1", "superlink"):
+    for name in ("edge-0", "edge-1", "superlink", "superexec"):
         process = psutil.Process(up.supervisor.pid(name))
         env = process.environ()
         homes.add(env["FLWR_HOME"])
@@ -150,7 +165,7 @@ def test_every_program_is_private_to_its_node(up: FlowerUp) -> None:
         assert env["FLWR_TELEMETRY_ENABLED"] == "0"
         listening = [c.laddr.ip for c in process.net_connections() if c.status == "LISTEN"]
         assert set(listening) <= {"127.0.0.1"}
-    assert len(homes) == 3
+    assert len(homes) == 4
 
 
 def test_a_second_up_is_refused(up: FlowerUp) -> None:
@@ -160,7 +175,9 @@ def test_a_second_up_is_refused(up: FlowerUp) -> None:
 
 def test_nothing_is_left_at_the_end(up: FlowerUp) -> None:
     mark = _mark(up)
-    assert len(process_tree.marked(mark)) >= 6  # three programs, each with its SuperExec
+    assert (
+        len(process_tree.marked(mark)) >= 6
+    )  # two nodes, each with its SuperExec, and two servers
     began = time.monotonic()
     up.close()
     assert time.monotonic() - began < 15

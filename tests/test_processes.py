@@ -158,13 +158,54 @@ def test_what_a_dead_program_left_ends_before_it_starts_again(supervisor: Superv
 def test_a_program_that_cannot_stay_up_is_given_up(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "RETRY_S", 0.5)
     monkeypatch.setattr(processes, "PAUSE_S", 0.1)
     command = (PYTHON, "-c", "import sys; print('refused: exit 305'); sys.exit(1)")
-    supervisor.start(Program(name="node", command=command, restart=True))
+    supervisor.start(Program(name="node", command=command, restart=True, patience=0.5))
     with pytest.raises(StateError, match=r"again and again.*refused: exit 305"):
         _watch_until(supervisor, "never")
     assert supervisor.log("node").read_text().count("refused") >= 2
+
+
+def test_a_program_is_started_again_ever_later(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    supervisor.start(Program(name="node", command=(PYTHON, "-c", ""), restart=True))
+    pauses: list[float] = []
+    while len(pauses) < 6:
+        ended = now[0]
+        while supervisor.alive("node"):
+            time.sleep(0.01)
+        while "restarted" not in {item.what for item in supervisor.watch()}:
+            now[0] += 0.25
+        pauses.append(now[0] - ended)
+    assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 8.0]
+    now[0] += processes.SETTLED_S + 1  # a program that has stayed up begins anew
+    supervisor.replace(Program(name="node", command=SLEEP, restart=True))
+    now[0] += processes.SETTLED_S + 1
+    supervisor.watch()
+    supervisor.kill("node")
+    assert [item.what for item in supervisor.watch()] == ["ended", "restarted"]
+
+
+def test_a_program_is_replaced_with_all_that_it_started(supervisor: Supervisor) -> None:
+    supervisor.start(Program(name="exec", command=DETACHING, restart=True))
+    grandchild = psutil.Process(_number(supervisor.log("exec")))
+    before = psutil.Process(supervisor.pid("exec"))
+    supervisor.replace(Program(name="exec", command=SLEEP, env={"X": "new"}, restart=True))
+    assert not process_tree.alive(before)
+    assert not process_tree.alive(grandchild)
+    assert psutil.Process(supervisor.pid("exec")).environ()["X"] == "new"
+    assert supervisor.watch() == []  # its end is no news
+
+
+def test_what_is_given_up_is_named_with_its_last_words(supervisor: Supervisor) -> None:
+    command = (PYTHON, "-c", "import sys; print('no port'); sys.exit(3)")
+    supervisor.start(Program(name="link", command=command, restart=True))
+    ended = _watch_until(supervisor, "ended")[0]
+    with pytest.raises(StateError, match=r"program link: .*status 3.*: no port$"):
+        supervisor.give_up("link", ended.status)
 
 
 def test_the_end_of_a_program_that_is_not_restarted_is_an_error(supervisor: Supervisor) -> None:
