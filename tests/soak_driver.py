@@ -27,7 +27,7 @@ from umbel.protocol.errors import UmbelError
 from umbel.server import registry
 from umbel.server.flower_train import train
 from umbel.simulation.dev_federation import DevFederation
-from umbel.tests import soak_client
+from umbel.tests import chaos_moment, soak_client
 from umbel.tests.flower_grid import SUPERLINK, Desk
 from umbel.tests.soak_task import METRICS, Table
 
@@ -75,6 +75,8 @@ def main(folder: Path, config: dict[str, Any]) -> None:
     for name in ("_task_id", "_run_id", "_node_id"):
         setattr(TaskIdentity, name, SUPERLINK)  # what Flower's launcher gives
     directory = Path(os.environ["UMBEL_FEDERATION"])
+    if (folder / chaos_moment.PLAN).exists():
+        chaos_moment.watch(folder, directory / "core.json")
     nodes = tuple(sorted(registry.read(directory).values(), key=lambda node: node.name))
     federation = DevFederation(folder=directory, name="tested", nodes=nodes)
     try:
