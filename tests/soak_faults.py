@@ -4,7 +4,7 @@
 |---|---|---|
 | 40 % | `cut` | every connection of the client is reset, at the proxy in front of it; one time in |
 |  |  | four nothing passes for a while before that, and nothing is said: half open |
-| 30 % | `stop` | SIGSTOP of its process, for longer than a round's deadline |
+| 30 % | `stop` | SIGSTOP of its process, for longer than a round gives the training |
 | 20 % | `kill` | SIGKILL of its training child, or of its own process |
 | 10 % | `node` | SIGKILL of both at once: the whole device |
 

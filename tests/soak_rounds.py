@@ -29,10 +29,10 @@ from umbel.tests.soak_field import RUN, Field, Ledger, waited
 if TYPE_CHECKING:
     from umbel.server.ledger import RoundRecord
 
-DEADLINE, TRIP = 1.5, 1.0
-"""Seconds for training, and for each trip after it."""
+DEADLINE, TRIP = 5.5, 1.0
+"""Seconds for a round, and for each of the four trips in it: 1.5 are left for the training."""
 STOP = 2.5
-"""Seconds that a stopped client stands still: beyond the deadline."""
+"""Seconds that a stopped client stands still: beyond the training, or two trips."""
 WITNESSES = 2
 EVERY = 5
 """Rounds between two looks at the processes."""
@@ -119,7 +119,7 @@ class Soak:
         self.times.append(now - self.last)
         self.last = now
         recent = median(self.times[-20:])
-        self.faults.draw(record.round + 1, min(recent, DEADLINE))
+        self.faults.draw(record.round + 1, min(recent, DEADLINE - 4 * TRIP))
         if record.round % EVERY == 0:
             self._look(record.round)
         if record.round % 50 == 0:
