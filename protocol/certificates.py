@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 # 2.25.<UUID> needs no registration (ITU-T X.667): the purpose "signs Umbel's messages".
 SIGNING_OID = x509.ObjectIdentifier("2.25.55036742708612262910605679319503971685")
 ID_BYTES = 16
+NODE_DAYS = 7
+"""Longest life of a node's two leaves."""
 BACKDATED = timedelta(minutes=5)  # tolerates a device whose clock is a little slow
 FEDERATION = re.compile(r"[a-z0-9-]{1,63}")
 
@@ -113,14 +115,19 @@ class Authority:
         return Authority(self.federation, self._sign(builder, now, days), key)
 
     def issue_signing(
-        self, public: Ed25519PublicKey, node_id: bytes, site: str, now: datetime, days: int = 7
+        self,
+        public: Ed25519PublicKey,
+        node_id: bytes,
+        site: str,
+        now: datetime,
+        days: int = NODE_DAYS,
     ) -> x509.Certificate:
         """Certify a node's message-signing key; `site` becomes `O=`.
 
         Raises:
             SettingsError: The id, the site or the life is not allowed.
         """
-        _within("days", days, 7)
+        _within("days", days, NODE_DAYS)
         builder = self._node(node_id, site, public, SIGNING_OID)
         return self._sign(builder, now, days)
 
@@ -130,10 +137,10 @@ class Authority:
         node_id: bytes,
         site: str,
         now: datetime,
-        days: int = 7,
+        days: int = NODE_DAYS,
     ) -> x509.Certificate:
         """Certify a node's TLS key; same id and site as its signing leaf, same errors."""
-        _within("days", days, 7)
+        _within("days", days, NODE_DAYS)
         builder = self._node(node_id, site, public, ExtendedKeyUsageOID.CLIENT_AUTH)
         return self._sign(builder, now, days)
 

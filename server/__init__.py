@@ -2,7 +2,8 @@
 
 A round       coordinator.py drives rounds, attempt.py one try at one, on what surroundings.py
               gives them. settings.py checks a run's numbers, run_config.py reads them by name,
-              deadlines.py makes every time of a round out of its one deadline;
+              deadlines.py makes every time of a round out of its one deadline,
+              consistency.py refuses what contradicts itself;
               cohort.py chooses whom to ask, invitation.py says what for, rejoin.py whether the
               last round waits. initial.py takes a first model from a file, outcome.py reads an
               opened sum.

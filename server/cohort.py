@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from .ledger import Event
 
+CONFIDENCE = 0.99
+"""How sure it is that enough of the asked get ready."""
 VOIDS_ALLOWED = 1
 """A member whose fault made this many rounds void stays; one more, and it is left out."""
 
@@ -58,7 +60,7 @@ def select(
     return tuple(sorted(set(nodes).difference(excluded), key=number)[: max(count, 0)])
 
 
-def invitations(needed: int, dropout: float, confidence: float = 0.99) -> int:
+def invitations(needed: int, dropout: float, confidence: float = CONFIDENCE) -> int:
     """Return the least n with P[Binomial(n, 1 - dropout) >= needed] >= confidence.
 
     The sum runs over the number j of losses before the last needed client finishes (negative

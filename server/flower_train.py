@@ -21,6 +21,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from . import registry
+from .consistency import check_clients
 from .coordinator import Coordinator
 from .core_client import CoreClient
 from .flower_invitations import Invitations
@@ -124,9 +125,8 @@ def train(
     run = os.environ.get(RUN) or new_run_id(grid.run.fab_id.rpartition("/")[2])
     secure = os.environ.get(PLAIN, "on") != "off"
     settings = run_settings(table, rest, run=run, secure=secure)
-    clients, least = int(table["clients"]), max(int(table["cohort"]), settings.params.min_members)
-    if clients < least:
-        raise SettingsError("clients", f"at least {least}, for a cohort of that size", clients)
+    clients = int(table["clients"])
+    check_clients(settings, clients)
     rule = replace(strategy.rule, server_learning_rate=float(table["server-learning-rate"]))
     return _run(grid, rule, settings, learned, clients)
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .deadlines import times
+from .consistency import check
 from ..protocol.codec import Codec
 from ..protocol.errors import SettingsError
 from ..protocol.plan import Params, read
@@ -59,7 +59,6 @@ class RunSettings:
         for name, least in (("deadline", 1e-9), ("trip", 1e-9), ("rejoin", 0.0)):
             if (value := getattr(self, name)) is not None and not least <= value < float("inf"):
                 raise SettingsError(name, "seconds above 0", value)
-        times(self.deadline, self.trip, self.scheme)
         if not 0.0 <= self.dropout < 1.0:
             raise SettingsError("dropout", "a share in [0, 1)", self.dropout)
         if self.max_norm is not None and not 0.0 < self.max_norm < float("inf"):
@@ -71,6 +70,7 @@ class RunSettings:
             raise SettingsError(
                 "cohort", f"at least min-members, {params.min_members}", self.cohort
             )
+        check(self)
 
     @property
     def security(self) -> str:

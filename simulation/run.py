@@ -16,6 +16,7 @@ from .drops import parse
 from .federation import Federation, Result
 from ..clients.child import Child, InProcess
 from ..protocol.errors import SettingsError
+from ..server.consistency import check_clients
 from ..server.run_config import Value, new_run_id, run_settings, tables
 from ..strategies.app import AppRef
 from ..strategies.fedavg import FedAvg
@@ -125,9 +126,8 @@ def plan(app: Path | str | Task, options: Options | None = None) -> Plan:
     table, config = tables(known.settings if isinstance(known, AppRef) else {}, _given(asked))
     run = asked.run or new_run_id(_name(known))
     settings = run_settings(table, config, run=run, secure=asked.secure)
-    clients, least = int(table["clients"]), max(int(table["cohort"]), settings.params.min_members)
-    if clients < least:
-        raise SettingsError("clients", f"at least {least}, for a cohort of that size", clients)
+    clients = int(table["clients"])
+    check_clients(settings, clients)
     return Plan(
         app=known,
         settings=settings,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..protocol import graph
 from ..protocol.errors import SettingsError
+from ..server.consistency import check_clients
 from ..server.run_config import run_settings, tables
 from ..strategies.app import read_tables
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..server.run_config import Value
+    from ..server.settings import RunSettings
 
 DEFAULT_EDGE, DEFAULT_CLIENTS = 4, 5
 REJOIN_S = 30.0
@@ -94,7 +96,7 @@ def plan_up(app: Path, asked: Asked) -> UpPlan:
         table, extra = tables(merged, rest)
         checked = run_settings(table, extra, run="run", secure=asked.secure)
         rounds = (checked.rounds + 1) * checked.attempts
-        _check_size(edge + gpu, checked.params.min_members, checked.rounds, asked)
+        _check_size(edge + gpu, checked, asked)
     elif asked.init is not None:
         raise SettingsError("--init", "an app whose rounds are Umbel's: [tool.umbel]", app.name)
     elif asked.drop:
@@ -133,14 +135,18 @@ def _clients(asked: Asked, has_torch_task: bool) -> tuple[int, int]:
     return edge, gpu
 
 
-def _check_size(clients: int, least: int, rounds: int, asked: Asked) -> None:
+def _check_size(clients: int, run: RunSettings, asked: Asked) -> None:
     """Refuse a federation too small for its rounds, or for the losses that it is to bear."""
+    least = run.params.min_members
     if clients < least:
         raise SettingsError("--edge", f"{least} or more clients in all", clients)
-    bears = graph.parameters(clients).d if asked.secure else clients - least
-    if asked.drop and rounds < _DROP_ROUNDS:
+    check_clients(run, clients)
+    bears = clients - least
+    if asked.secure:
+        bears = graph.parameters(clients, alpha=run.params.alpha, delta=run.params.delta).d
+    if asked.drop and run.rounds < _DROP_ROUNDS:
         what = f"{_DROP_ROUNDS} or more rounds, to return in"
-        raise SettingsError("--drop", what, rounds)
+        raise SettingsError("--drop", what, run.rounds)
     if not 0 <= asked.drop <= bears:
         move = "more clients bear more losses"
         raise SettingsError("--drop", f"0 to {bears} of {clients} clients", asked.drop, move)

@@ -123,7 +123,7 @@ def test_flag_over_umbels_table_over_flowers_over_default(tmp_path: Path) -> Non
         ("attempts", 2, lambda p: p.settings.attempts),
         ("deadline", 60.0, lambda p: p.settings.deadline),
         ("trip", 6.0, lambda p: p.settings.trip),
-        ("dropout", 0.2, lambda p: p.settings.dropout),
+        ("dropout", 1e-9, lambda p: p.settings.dropout),
         ("rejoin", 5.0, lambda p: p.settings.rejoin),
         ("value-range", 0.5, lambda p: p.settings.params.value_range),
         ("weight-cap", 64, lambda p: p.settings.params.weight_cap),

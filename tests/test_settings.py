@@ -66,4 +66,4 @@ def test_parameters_that_no_member_could_read_are_refused_here(params: Params, w
 
 def test_a_cohort_of_the_least_members_is_allowed() -> None:
     assert settings(cohort=5).cohort == 5
-    assert settings(cohort=3, params=Params(min_members=3)).cohort == 3
+    assert settings(cohort=3, params=Params(min_members=3, min_survivors=3)).cohort == 3
