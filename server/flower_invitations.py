@@ -13,24 +13,32 @@ invited anew while the run goes on, as is a node that comes online later.
 
 While every registered node has a session Flower is not asked: an answer that nobody has taken yet
 waits, and each look costs the SuperLink, and the round that runs, tens of milliseconds.
+
+Flower is asked in a thread of its own, one thing after another: its Grid tries again and again
+while its SuperLink is away, and no round waits for that. Whoever has a session needs no SuperLink.
 """
 
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from logging import getLogger
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import httpx
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore.run import RunNotRunningException
 
 from .deadlines import LEASE_S
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import reason_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Executor, Future
 
+    from flwr.proto.node_pb2 import NodeInfo
     from flwr.serverapp import Grid
 
     from .core_client import CoreClient
@@ -45,6 +53,8 @@ AGAIN_S, LONGEST_S = 1.0, 30.0
 PATIENCE_S = 25.0
 """How long an invited node may take to join before it is invited anew: a killed SuperNode
 never answers, and its successor is not told what its predecessor was."""
+AWAY_S = 5.0
+"""After so long without an answer the SuperLink is said to be away."""
 
 _log = getLogger("flwr")
 
@@ -53,6 +63,15 @@ class _Asked(NamedTuple):
     message_id: str
     at: float
     """When; long ago once the node has had a session."""
+
+
+class _Job(NamedTuple):
+    """What Flower is being asked."""
+
+    answer: Future[Any]
+    then: Callable[[Any, float], None]
+    """Takes the answer, and when that was."""
+    since: float
 
 
 class Invitations:
@@ -64,8 +83,16 @@ class Invitations:
         nodes: Mapping[str, Node],
         core: CoreClient,
         config: Mapping[str, bool | int | float | str],
+        pool: Executor | None = None,
     ) -> None:
-        """Invite the registered `nodes` (by Flower key) to the run that `core` has open."""
+        """Invite the registered `nodes` (by Flower key) to the run that `core` has open.
+
+        `pool` does one thing after another; by default in a thread of its own.
+        """
+        self._pool = pool or ThreadPoolExecutor(1, thread_name_prefix="umbel-flower")
+        self._job: _Job | None = None
+        self._failures = 0
+        self._away = False
         self._grid, self._nodes, self._core = grid, nodes, core
         self._config = dict(config)
         self._names = {node.id: node.name for node in nodes.values()}
@@ -74,7 +101,7 @@ class Invitations:
         self._refusals: dict[str, int] = {}
         self._said: dict[str, str] = {}
         self._joined: frozenset[str] = frozenset()
-        self._last = float("-inf")
+        self._next = float("-inf")
         self.unknown: set[str] = set()
         """Keys of online nodes that no enrolment knows."""
 
@@ -89,20 +116,72 @@ class Invitations:
             joined: Node ids, hex, that have a session now.
             now: Monotonic seconds.
         """
-        if now - self._last < EVERY_S:
-            return
-        self._last = now
-        if self._names and self._names.keys() <= joined:
-            self._look(joined)
-            return
-        self._take_replies(now)
         self._look(joined)
+        self._settle(now)
+        everybody = self._names and self._names.keys() <= joined
+        if everybody or self._job is not None or now < self._next:
+            return
+        self._next = now + EVERY_S
+        ids = [message_id for message_id, _ in self._asked.values()]
+        self._ask(lambda: self._see(ids), self._seen, now)
+
+    def close(self) -> None:
+        """Ask nothing any more; what is being asked is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # -- in the other thread ------------------------------------------------------------------
+
+    def _see(self, ids: list[str]) -> tuple[list[Message], list[NodeInfo]]:
+        replies = list(self._grid.pull_messages(ids)) if ids else []
+        return replies, list(self._grid.get_nodes())
+
+    def _push(self, messages: list[Message]) -> list[str]:
+        return list(self._grid.push_messages(messages))
+
+    # -- here -----------------------------------------------------------------------------------
+
+    def _ask(self, what: Callable[[], Any], then: Callable[[Any, float], None], now: float) -> None:
+        self._job = _Job(self._pool.submit(what), then, now)
+        self._settle(now)
+
+    def _settle(self, now: float) -> None:
+        """Take the answer that has come, if one has."""
+        job = self._job
+        if job is None:
+            return
+        if not job.answer.done():
+            self._say_away(now - job.since > AWAY_S, "no answer")
+            return
+        self._job = None
+        try:
+            found = job.answer.result()
+        except (httpx.HTTPError, RunNotRunningException) as error:
+            self._failures += 1
+            self._next = now + min(EVERY_S * 2.0**self._failures, LONGEST_S)
+            self._say_away(True, str(error) or type(error).__name__)
+            return
+        self._failures = 0
+        if self._away:
+            self._away = False
+            _log.info("the SuperLink answers again")
+        job.then(found, now)
+
+    def _say_away(self, away: bool, what: str) -> None:
+        if away and not self._away:
+            self._away = True
+            rest = "nodes without a session are invited when it is back, the others go on"
+            _log.warning("the SuperLink is away (%s): %s", what, rest)
+
+    def _seen(self, found: tuple[list[Message], list[NodeInfo]], now: float) -> None:
+        """Take the replies, and invite who is online and has no session."""
+        replies, infos = found
+        self._take_replies(replies, now)
         wanted = {}
-        for info in self._grid.get_nodes():
+        for info in infos:
             node = self._nodes.get(info.public_key.hex())
             if node is None:
                 self._say_unknown(info.node_id, info.public_key)
-            elif info.status == "online" and self._may_ask(node.id, joined, now):
+            elif info.status == "online" and self._may_ask(node.id, now):
                 wanted[info.node_id] = node
         if wanted:
             self._invite(wanted, now)
@@ -117,8 +196,8 @@ class Invitations:
             self._pause.pop(node, None)
         self._joined = joined
 
-    def _may_ask(self, node: str, joined: frozenset[str], now: float) -> bool:
-        if node in joined:
+    def _may_ask(self, node: str, now: float) -> bool:
+        if node in self._joined:
             return False
         if node in self._asked and now - self._asked[node].at < PATIENCE_S:
             return False
@@ -131,10 +210,13 @@ class Invitations:
         messages = [
             self._message(node_id, node, tickets[node.id]) for node_id, node in wanted.items()
         ]
-        pushed = list(self._grid.push_messages(messages))
-        for place, node in enumerate(wanted.values()):
+        nodes = list(wanted.values())
+        self._ask(lambda: self._push(messages), lambda ids, at: self._sent(nodes, ids, at), now)
+
+    def _sent(self, nodes: Sequence[Node], ids: Sequence[str], now: float) -> None:
+        for place, node in enumerate(nodes):
             # Flower gives None for a message that it did not take, or no list at all.
-            message_id = pushed[place] if place < len(pushed) else None
+            message_id = ids[place] if place < len(ids) else None
             if message_id:
                 self._asked[node.id] = _Asked(message_id, now)
             else:
@@ -155,14 +237,14 @@ class Invitations:
         # A session may begin late and ends between attempts: its answer must not be too late.
         return Message(content, dst_node_id=node_id, message_type="train", ttl=2.0 * LEASE_S)
 
-    def _take_replies(self, now: float) -> None:
+    def _take_replies(self, replies: Iterable[Message], now: float) -> None:
         """Take the answers of sessions that ended.
 
         An error is named by the node that was asked: who sent it is not in the reply, for Flower
         makes errors in the name of its own node 1.
         """
         asked = {message_id: node for node, (message_id, _) in self._asked.items()}
-        for reply in self._grid.pull_messages(list(asked)) if asked else ():
+        for reply in replies:
             node = asked.get(reply.metadata.reply_to_message_id)
             if node is None:
                 continue

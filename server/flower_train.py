@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -141,6 +142,7 @@ def _run(
         CoreClient.open(federation, settings.run, settings.scheme) as core,
         RunDirectory.create(umbel_home(), settings.run) as directory,
         WriteBehind(directory) as disk,
+        closing(Invitations(grid, registry.read(federation), core, settings.config)) as invitations,
     ):
         _describe(directory, settings, str(grid.run.run_id))
         around = Surroundings(
@@ -158,7 +160,6 @@ def _run(
             intake=core.intake,
         )
         coordinator = Coordinator(settings, learned.model, learned.metrics, rule, around)
-        invitations = Invitations(grid, registry.read(federation), core, settings.config)
         failure = _drive(coordinator, core, invitations, clients, disk.check)
         disk.flush()
         core.goodbye()

@@ -4,79 +4,34 @@ from __future__ import annotations
 
 import logging
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
 from umbel.protocol import messages_pb2 as pb
-from umbel.server import registry
 from umbel.server.deadlines import LEASE_S
 from umbel.server.flower_invitations import (
     AGAIN_S,
     EVERY_S,
     LONGEST_S,
     PATIENCE_S,
-    Invitations,
 )
 from umbel.tests.federations import made
-from umbel.tests.flower_grid import Desk, identified
+from umbel.tests.flower_grid import identified
+from umbel.tests.inviting import Inviting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from umbel.simulation.dev_federation import DevFederation
 
 NOBODY: frozenset[str] = frozenset()
-
-
-class Mint:
-    """Stands where the core's connection does: a ticket names what it was asked for."""
-
-    run, gateway, ca = "run-1", "localhost:443", bytes(range(32))
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, str, float]] = []
-
-    def tickets(self, bearers: Iterable[tuple[str, str]], seconds: float) -> dict[str, bytes]:
-        """Return tickets."""
-        given = list(bearers)
-        self.asked += [(node, print_, seconds) for node, print_ in given]
-        return {node: f"{len(self.asked)} {node}".encode() for node, _ in given}
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> DevFederation:
     """Three nodes: 101, 102 and 103 in Flower."""
     return made(tmp_path_factory.mktemp("federation"))
-
-
-class Inviting:
-    """Invitations with a clock that a test moves."""
-
-    def __init__(self, federation: DevFederation) -> None:
-        self.desk, self.mint, self.now = Desk(federation), Mint(), 1000.0
-        self.ids = [node.id for node in federation.nodes]
-        core: Any = self.mint
-        nodes = registry.read(federation.folder)
-        self.invitations = Invitations(self.desk, nodes, core, {"lr": 0.5, "seed": 3})
-
-    def step(self, seconds: float = 0.0, joined: Iterable[int] = ()) -> list[int]:
-        """Look once, some seconds later; return who was sent an invitation."""
-        self.now += seconds
-        before = len(self.desk.pushed)
-        here = frozenset(self.ids[node - 101] for node in joined)
-        self.invitations.step(here, self.now)
-        return [m.metadata.dst_node_id for m in self.desk.pushed[before:]]
-
-    def gap(self, node: int, most: float = 100.0) -> float:
-        """Return after how many seconds of looking a node is invited again."""
-        began = self.now
-        while self.now - began < most:
-            if node in self.step(EVERY_S):
-                return self.now - began
-        raise AssertionError(f"not within {most} s")
 
 
 @pytest.fixture
