@@ -20,13 +20,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import sqlite3
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
+from . import ledger_file
 from ..protocol.canonical import canonical
 from ..protocol.errors import SettingsError, StateError
 
@@ -34,27 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-APPLICATION_ID = 0x554D424C  # "UMBL"
-SCHEMA_VERSION = 1
 OUTCOMES = ("finished", "aborted", "void", "lost")
 NODE_DETAIL = frozenset(
     {"boundary", "bytes", "trip", "key", "milliseconds", "position", "owner", "holder", "reason"}
 )
 """Keys that an event may say about one node; their values are codes, places, bytes and times."""
 
-_SCHEMA = """
-CREATE TABLE run (seq INTEGER PRIMARY KEY, run TEXT NOT NULL UNIQUE, created TEXT NOT NULL,
-  security TEXT NOT NULL, config TEXT NOT NULL, hash BLOB NOT NULL);
-CREATE TABLE round (seq INTEGER PRIMARY KEY, round INTEGER NOT NULL, attempt INTEGER NOT NULL,
-  phase TEXT NOT NULL, outcome TEXT NOT NULL, cause TEXT NOT NULL, roster TEXT NOT NULL,
-  survivors TEXT NOT NULL, model TEXT NOT NULL, metrics TEXT NOT NULL, seconds TEXT NOT NULL,
-  bytes_up INTEGER NOT NULL, bytes_down INTEGER NOT NULL, hash BLOB NOT NULL,
-  UNIQUE (round, phase, attempt));
-CREATE UNIQUE INDEX once ON round (round, phase) WHERE outcome = 'finished';
-CREATE TABLE event (seq INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NULL,
-  round INTEGER NOT NULL, attempt INTEGER NOT NULL, node TEXT NOT NULL, code TEXT NOT NULL,
-  detail TEXT NOT NULL, hash BLOB NOT NULL);
-"""
 _TABLES = ("run", "round", "event")
 _NEWEST = tuple(f"SELECT seq, hash FROM {name} ORDER BY seq DESC LIMIT 1" for name in _TABLES)  # noqa: S608
 
@@ -123,21 +108,7 @@ class Ledger:
             StateError: The file is missing (read-only), damaged, or no ledger of this version.
         """
         self.path = path
-        new = not path.exists() or (not read_only and path.stat().st_size == 0)
-        if new and read_only:
-            raise StateError(str(path), "a ledger", "no such file", "see `umbel runs list`")
-        with self._watched():
-            if new:
-                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
-            self._db = sqlite3.connect(
-                uri, uri=True, isolation_level=None, timeout=10.0, check_same_thread=False
-            )
-            try:
-                self._prepare(new=new, read_only=read_only)
-            except BaseException:
-                self._db.close()
-                raise
+        self._db = ledger_file.connect(path, read_only=read_only)
 
     def __enter__(self) -> Self:
         """Return the ledger."""
@@ -271,42 +242,39 @@ class Ledger:
         """Check the whole chain; return the number of rows.
 
         Raises:
-            StateError: A row was changed, removed or inserted; the first such row is named.
+            StateError: As `chain`.
         """
-        chain = sorted(
-            ((row["seq"], table, row) for table in _TABLES for row in self._raw(table)),
-            key=lambda item: item[0],
-        )
-        last = bytes(32)
-        for position, (seq, table, row) in enumerate(chain, start=1):
+        return len(self.chain())
+
+    def chain(self) -> list[str]:
+        """Check every page and the whole chain; return each row's hash, hex, in order.
+
+        Raises:
+            StateError: The file is damaged, or a row was changed, removed or inserted; the
+                first such row is named.
+        """
+        ledger_file.check(self._db, self.path)
+        with self._watched(), self._snapshot():
+            rows = [(row["seq"], table, row) for table in _TABLES for row in self._raw(table)]
+        chain = [bytes(32)]
+        for seq, table, row in sorted(rows, key=itemgetter(0)):
             stored = row.pop("hash")
-            last = _link(last, table, row)
-            if seq != position or stored != last:
+            if seq != len(chain) or stored != _linked(chain[-1], table, row):
                 raise StateError(
-                    str(self.path), f"row {position} as it was written", f"another ({table})",
+                    str(self.path), f"row {len(chain)} as it was written", f"another ({table})",
                     "restore the file from a backup; do not resume from it",
                 )  # fmt: skip
-        return len(chain)
+            chain.append(stored)
+        return [link.hex() for link in chain[1:]]
 
-    def _prepare(self, *, new: bool, read_only: bool) -> None:
-        """Make the schema, or check that the file is ours."""
-        if new:
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.executescript(
-                f"BEGIN; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID}; "
-                f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-            )
-        mine = tuple(
-            self._db.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("application_id", "user_version")
-        )
-        if mine != (APPLICATION_ID, SCHEMA_VERSION):
-            raise StateError(
-                str(self.path), f"a ledger, version {SCHEMA_VERSION}", f"another file {mine}",
-                "move it away, or use the release that wrote it",
-            )  # fmt: skip
-        if not read_only:
-            self._db.execute("PRAGMA synchronous = FULL")
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Read as the file is now, whatever is written meanwhile."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
 
     def _append(self, table: str, row: dict[str, Any]) -> None:
         """Chain and insert one row, in one transaction that starts with the write lock."""
@@ -320,10 +288,11 @@ class Ledger:
                 f"INSERT INTO {table} ({names}) VALUES ({marks})",  # noqa: S608 - own names
                 tuple(row.values()),
             )
+            self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # SQLite ends it itself where the disk failed
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     def _last(self) -> tuple[int, bytes]:
         newest = [self._db.execute(query).fetchone() for query in _NEWEST]
@@ -342,25 +311,20 @@ class Ledger:
             for row in self._raw(table)
         ]
 
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Turn errors of the database or the file system into one line with the next move."""
-        try:
-            yield
-        except sqlite3.IntegrityError as error:
-            raise StateError(
-                str(self.path), "one record an attempt and one finish a round", error,
-                "another process may run this run; look with `umbel runs show`",
-            ) from error  # fmt: skip
-        except (sqlite3.Error, OSError) as error:
-            raise StateError(
-                str(self.path), "a ledger that can be read and written", error,
-                "free the disk or restore the file from a backup",
-            ) from error  # fmt: skip
+    def _watched(self) -> AbstractContextManager[None]:
+        return ledger_file.watched(self.path)
 
 
 def _link(last: bytes, table: str, row: Mapping[str, object]) -> bytes:
     return hashlib.sha256(last + canonical({"table": table, **row})).digest()
+
+
+def _linked(last: bytes, table: str, row: Mapping[str, object]) -> bytes | None:
+    """Return the hash of a row as it was read; None for values that no row was written with."""
+    try:
+        return _link(last, table, row)
+    except SettingsError:
+        return None
 
 
 def _dump(value: object) -> str:

@@ -44,14 +44,28 @@ _MOVE = "resume from an earlier round or restore a backup"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
-    """What a round's folder holds."""
+class About:
+    """What a round's folder says of its model."""
 
+    run: str
     number: int
-    manifest: Manifest
     digest: bytes
     """Of the model, 32 bytes: `model_digest(manifest.pack(arrays))`."""
+    ledger: tuple[int, str]
+    """Number and hash, hex, of the ledger's last row before: a ledger without it lost its end."""
     extra: Mapping[str, Any]
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Run, round and digest, as they stand in both files."""
+        return {"run": self.run, "round": str(self.number), "digest": self.digest.hex()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round(About):
+    """What a round's folder holds."""
+
+    manifest: Manifest
     header: str
     """SHA-256, hex, of the model file's header."""
     arrays: dict[str, NDArray[Any]] = field(repr=False)
@@ -61,9 +75,8 @@ class Round:
 def write(
     final: Path,
     arrays: Mapping[str, NDArray[Any]],
-    about: Mapping[str, str],
     manifest: Manifest,
-    extra: Mapping[str, Any],
+    about: About,
     sync_all: Callable[[Iterable[Path]], object],
 ) -> None:
     """Write a round's folder under a hidden name, and rename it when it is on the disk.
@@ -71,9 +84,8 @@ def write(
     Args:
         final: The folder; one that is there is replaced.
         arrays: What `manifest` describes.
-        about: `run`, `round` and `digest`, as they stand in both files.
         manifest: Names, shapes, dtypes.
-        extra: What else is kept, as JSON can hold it.
+        about: What both files say of it.
         sync_all: Forces files and folders to the disk.
 
     Raises:
@@ -85,14 +97,15 @@ def write(
             remove(stale)
         temporary.mkdir(mode=0o700)
         files = temporary / MODEL_FILE, temporary / MANIFEST_FILE
-        _save(files[0], arrays, about)
+        _save(files[0], arrays, about.named)
         body = {
             "format": FORMAT,
-            "about": dict(about),
+            "about": about.named,
             "files": [MODEL_FILE],
             "header": hashlib.sha256(_header(files[0])).hexdigest(),
             "manifest": json.loads(manifest.to_json()),
-            "extra": dict(extra),
+            "ledger": list(about.ledger),
+            "extra": dict(about.extra),
         }
         files[1].write_bytes(_sealed(body))
         sync_all((*files, temporary))
@@ -211,8 +224,11 @@ def _parse(data: bytes, path: Path, run: str, number: int) -> Round:
     said, expected = (about["run"], about["round"]), (run, str(number))
     if body["format"] != FORMAT or said != expected:
         raise ValueError(f"{body['format']} of round {about['round']} of {about['run']}")
+    seq, head = body["ledger"]
     return Round(
+        run=run,
         number=number,
+        ledger=(int(seq), str(head)),
         manifest=Manifest.from_json(json.dumps(body["manifest"]), str(path)),
         digest=bytes.fromhex(about["digest"]),
         extra=body["extra"],

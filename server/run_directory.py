@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from . import lost_rounds, round_folder
 from .ledger import Ledger
+from .round_folder import About
 from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
@@ -182,11 +183,13 @@ class RunDirectory:
         manifest.check(arrays, "own model")
         self._check_space(manifest)
         final = self.round_path(n)
-        about = {"run": self.path.name, "round": str(n), "digest": digest.hex()}
         if n == 0:  # first: a round 0 on the disk is then always one that the ledger knows
             self.ledger.event("initial", round=0, attempt=0, code=digest.hex())
+        about = About(
+            run=self.path.name, number=n, digest=digest, ledger=self.ledger.head(), extra=extra
+        )
         try:
-            round_folder.write(final, arrays, about, manifest, extra, self._sync_all)
+            round_folder.write(final, arrays, manifest, about, self._sync_all)
         except OSError as error:
             needed, free = _needed(manifest), shutil.disk_usage(self.path).free
             raise StateError(
