@@ -196,11 +196,13 @@ class Ledger:
         rows = self._rows("run")
         if not rows:
             raise StateError(str(self.path), "a run", "an empty ledger", "start the run again")
-        return RunRecord(**(rows[0] | {"config": json.loads(rows[0]["config"])}))
+        with self._legible():
+            return _run(rows[0])
 
     def rounds(self) -> tuple[RoundRecord, ...]:
         """Return every attempt in the order of commitment."""
-        return tuple(_round(row) for row in self._rows("round"))
+        with self._legible():
+            return tuple(map(_round, self._rows("round")))
 
     def finished(self, phase: str) -> frozenset[int]:
         """Return the numbers of the rounds whose `phase` finished."""
@@ -229,8 +231,8 @@ class Ledger:
 
     def events(self) -> tuple[Event, ...]:
         """Return every event in order."""
-        rows = self._rows("event")
-        return tuple(Event(**(row | {"detail": json.loads(row["detail"])})) for row in rows)
+        with self._legible():
+            return tuple(map(_event, self._rows("event")))
 
     def head(self) -> tuple[int, str]:
         """Return number and hash, hex, of the last row; kept elsewhere, it dates the chain."""
@@ -311,6 +313,17 @@ class Ledger:
             for row in self._raw(table)
         ]
 
+    @contextmanager
+    def _legible(self) -> Iterator[None]:
+        """Turn what a row that nobody wrote does to its reader into one line."""
+        try:
+            yield
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise StateError(
+                str(self.path), "rows as they were written", error,
+                "restore the file from a backup; do not resume from it",
+            ) from error  # fmt: skip
+
     def _watched(self) -> AbstractContextManager[None]:
         return ledger_file.watched(self.path)
 
@@ -335,6 +348,14 @@ def _dump(value: object) -> str:
             for k, v in value.items()
         }
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _run(row: dict[str, Any]) -> RunRecord:
+    return RunRecord(**(row | {"config": json.loads(row["config"])}))
+
+
+def _event(row: dict[str, Any]) -> Event:
+    return Event(**(row | {"detail": json.loads(row["detail"])}))
 
 
 def _round(row: dict[str, Any]) -> RoundRecord:

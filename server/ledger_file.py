@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from ..protocol.errors import StateError
@@ -70,6 +70,17 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         return _opened(path, "ro&immutable=1", make=False)
 
 
+def is_blank(path: Path) -> bool:
+    """Tell whether a ledger's file is not there, or has no run in it: nothing is lost with it."""
+    if not path.exists() or path.stat().st_size == 0:
+        return True
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            return not _schema(db) or db.execute("SELECT 1 FROM run").fetchone() is None
+    except sqlite3.Error:
+        return False
+
+
 @contextmanager
 def watched(path: Path) -> Iterator[None]:
     """Turn errors of the database or the file system into one line with the next move."""
@@ -83,6 +94,8 @@ def watched(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         expected, move = _asks(_code(error), path)
         raise StateError(str(path), expected, error, move) from error
+    except UnicodeDecodeError as error:  # an error's own text quotes the damage
+        raise _damaged(path, "a ledger that can be read", "bytes that are no text") from error
     except OSError as error:
         raise StateError(
             str(path), "a ledger that can be read and written", error.strerror or error,
@@ -101,10 +114,9 @@ def check(db: sqlite3.Connection, path: Path) -> None:
         schema = _schema(db)
     if found != "ok":
         raise _damaged(path, "sound pages", " ".join(str(found).split()))
-    with sqlite3.connect(":memory:") as own:
+    with closing(sqlite3.connect(":memory:")) as own:
         own.executescript(SCHEMA)
         expected = _schema(own)
-    own.close()
     if schema != expected:
         raise _damaged(path, "the tables of a ledger", "others")
 
@@ -112,6 +124,7 @@ def check(db: sqlite3.Connection, path: Path) -> None:
 def _opened(path: Path, mode: str, *, make: bool) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10.0, check_same_thread=False)
+    db.text_factory = _text
     try:
         if make:
             db.execute("PRAGMA journal_mode = WAL")
@@ -132,6 +145,11 @@ def _opened(path: Path, mode: str, *, make: bool) -> sqlite3.Connection:
 def _check_ours(db: sqlite3.Connection, path: Path) -> None:
     names = ("application_id", "user_version")
     mine = tuple(db.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+    if mine == (0, 0) and not _schema(db):
+        raise StateError(
+            str(path), "a ledger with a run", "an empty one",
+            "copy the run with its -wal file, or start it again if it never began",
+        )  # fmt: skip
     if mine != (APPLICATION_ID, SCHEMA_VERSION):
         raise StateError(
             str(path), f"a ledger, version {SCHEMA_VERSION}", f"another file {mine}",
@@ -153,6 +171,11 @@ def _asks(code: int, path: Path) -> tuple[str, str]:
     if code in _HELD:
         return "a ledger that no other process holds", "stop that process"
     return "a ledger that can be read", "restore the file from a backup; do not resume from it"
+
+
+def _text(data: bytes) -> str:
+    """Return a text that may have been damaged; the chain tells."""
+    return data.decode("utf-8", "backslashreplace")
 
 
 def _code(error: sqlite3.Error) -> int:

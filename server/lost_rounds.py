@@ -23,7 +23,9 @@ from .ledger import RoundRecord
 from ..protocol.errors import StateError
 
 if TYPE_CHECKING:
-    from .round_folder import Round
+    from collections.abc import Sequence
+
+    from .round_folder import About, Round
     from .run_directory import RunDirectory
 
 
@@ -66,6 +68,44 @@ def find(run: RunDirectory) -> Resumed:
         )  # fmt: skip
     run.set_aside(0)
     return Resumed(newest=None)
+
+
+def check_end(run: RunDirectory, found: About, chain: Sequence[str]) -> None:
+    """Refuse a ledger without the row that a round names as the last one before it.
+
+    So is a ledger found that was copied without its -wal file, or is an older one.
+
+    Args:
+        run: The run.
+        found: What the round's manifest says.
+        chain: The hashes of the ledger's rows, hex; it may have grown since.
+
+    Raises:
+        StateError: The row is not there, or is another.
+    """
+    seq, head = found.ledger
+    if not seq or list(chain[seq - 1 : seq]) == [head]:
+        return
+    if run.ledger.chain()[seq - 1 : seq] != [head]:
+        raise StateError(
+            str(run.ledger.path), f"row {seq} as it was when round {found.number} was written",
+            f"only {len(chain)} rows" if seq > len(chain) else "another row",
+            f"copy its -wal file too; if that is gone, remove {run.round_path(found.number)}",
+        )  # fmt: skip
+
+
+def check_uncommitted(run: RunDirectory, chain: Sequence[str]) -> None:
+    """Refuse a ledger that has lost its end, by the rounds that it does not know.
+
+    Raises:
+        StateError: As `check_end`.
+    """
+    for n in sorted(set(run.kept()) - run.ledger.finished("train") - {0}):
+        try:
+            found = run.about(n)
+        except StateError:
+            continue  # no whole manifest: nobody relies on it
+        check_end(run, found, chain)
 
 
 def _mark(run: RunDirectory, n: int, cause: str, model: bytes) -> None:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from . import lost_rounds, round_folder
 from .ledger import Ledger
+from .ledger_file import is_blank
 from .round_folder import About
 from ..protocol.errors import SettingsError, StateError
 
@@ -69,22 +70,33 @@ class RunDirectory:
     def create(cls, root: Path, run_id: str) -> Self:
         """Make `root/runs/run_id` (0700) and hold its lock.
 
+        What a crash left before the run had its first row and round is no run, and taken over.
+
         Raises:
             SettingsError: The id is no plain name.
             StateError: The run exists, or cannot be made.
         """
         path = _place(root, run_id)
+        _check_new(path)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.mkdir(mode=0o700)
-            (path / "rounds").mkdir(mode=0o700)
+            (path / "rounds").mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.chmod(0o700)
+            lock = _locked(path)
         except OSError as error:
             raise StateError(
-                str(path), "a new run", error.strerror, "choose another id or resume it"
+                str(path), "a new run", error.strerror, "free the disk or choose another place"
             ) from error
-        lock = _locked(path)
-        round_folder.sync(path.parent)
-        return cls(path, lock)
+        try:
+            _check_new(path)  # and nobody else begins it
+            for leftover in path.glob("ledger.sqlite*"):
+                leftover.unlink()
+            run = cls(path, lock)
+            for folder in (path, path.parent):
+                round_folder.sync(folder)
+        except BaseException:
+            os.close(lock)
+            raise
+        return run
 
     @classmethod
     def open(cls, root: Path, run_id: str) -> Self:
@@ -127,7 +139,7 @@ class RunDirectory:
             os.close(lock)
             raise
         try:
-            run.ledger.verify()
+            lost_rounds.check_uncommitted(run, run.ledger.chain())
             run._drop_uncommitted()
         except BaseException:
             run.close()
@@ -213,17 +225,23 @@ class RunDirectory:
         self._compare(found)
         return found
 
+    def about(self, n: int) -> Round:
+        """Return what the manifest of round `n` says; its arrays are not read."""
+        found = round_folder.read_manifest(self.round_path(n), self.path.name, n)
+        self._compare(found)
+        return found
+
     def digest(self, n: int) -> bytes:
         """Return the model digest that the manifest of round `n` names."""
-        return self._manifest(n).digest
+        return self.about(n).digest
 
     def stored_extra(self, n: int) -> Mapping[str, Any]:
         """Return what was stored beside the model of round `n`."""
-        return self._manifest(n).extra
+        return self.about(n).extra
 
     def kept(self) -> tuple[int, ...]:
         """Return the numbers of the rounds on the disk, ascending."""
-        return tuple(sorted(int(p.name) for p in self._folders() if _ROUND.fullmatch(p.name)))
+        return tuple(sorted(int(p.name) for p in self.folders() if _ROUND.fullmatch(p.name)))
 
     def committed(self) -> frozenset[int]:
         """Return the rounds that the ledger calls finished and not lost, and 0."""
@@ -281,17 +299,12 @@ class RunDirectory:
     def _drop_uncommitted(self) -> None:
         """Remove a crash's leftovers, rounds the ledger does not know, open ones that are over."""
         known = self.ledger.finished("train") | {0}
-        for path in self._folders():
+        for path in self.folders():
             number = int(path.name) if _ROUND.fullmatch(path.name) else None
             opened = _OPEN.fullmatch(path.name)
             over = opened is not None and int(opened[1]) < max(known)
             if path.name.startswith(".") or over or (number is not None and number not in known):
                 round_folder.remove(path)
-
-    def _manifest(self, n: int) -> Round:
-        found = round_folder.read_manifest(self.round_path(n), self.path.name, n)
-        self._compare(found)
-        return found
 
     def _compare(self, found: Round) -> None:
         """Refuse a model other than the one that the ledger has for its round, if it has one."""
@@ -304,7 +317,7 @@ class RunDirectory:
                 "resume from an earlier round or restore a backup",
             )  # fmt: skip
 
-    def _folders(self) -> list[Path]:
+    def folders(self) -> list[Path]:
         """Return what is in `rounds`, hidden folders too."""
         try:
             return list((self.path / "rounds").iterdir())
@@ -353,6 +366,20 @@ def _place(root: Path, run_id: str) -> Path:
     if not _RUN_ID.fullmatch(run_id):
         raise SettingsError("run id", "letters, digits, `.`, `_`, `-`, at most 64", run_id)
     return root / "runs" / run_id
+
+
+def _check_new(path: Path) -> None:
+    """Refuse to begin a run where one has begun.
+
+    Raises:
+        StateError: The ledger there has rows or is no ledger, or a model is there.
+    """
+    folder = path / "rounds"
+    models = folder.is_dir() and any(folder.iterdir())
+    if path.exists() and (models or not is_blank(path / "ledger.sqlite")):
+        raise StateError(
+            str(path), "a new run", "one that exists", "choose another id or resume it"
+        )
 
 
 def _locked(path: Path) -> int:

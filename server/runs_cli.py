@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from . import run_check
 from .outcome import as_json
 from .round_folder import write_arrays
 from .run_directory import RunDirectory, list_runs
@@ -20,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="List, show and export runs; example: umbel runs show digits-1",
+    help="List, show, verify and export runs; example: umbel runs show digits-1",
 )
 
 
@@ -101,6 +102,31 @@ def export(
         if form is Format.JSON
         else f"{path}: round {number} of {run}, {answer['bytes']} bytes, digest {digest}"
     )
+
+
+@app.command("verify", epilog="Example: umbel runs verify digits-1")
+def verify_(run: Run, form: Form = Format.TEXT) -> None:
+    """Check a run's record and every kept model; exit status 2 where something is damaged."""
+    with RunDirectory.open(umbel_home(), run) as directory:
+        found = run_check.verify(directory)
+    if form is Format.JSON:
+        typer.echo(json.dumps(asdict(found)))
+    else:
+        typer.echo(_as_lines(found))
+    if found.wrong:
+        more = f" (and {len(found.wrong) - 1} more)" if len(found.wrong) > 1 else ""
+        raise StateError(f"run {run}", "a whole record and whole models", found.wrong[0] + more)
+
+
+def _as_lines(found: run_check.Checked) -> str:
+    lines = [f"run {found.run}"]
+    if found.rows:
+        lines.append(f"ledger: {found.rows} rows, chain intact, head {found.head}")
+    lines += [f"round {n}: whole, digest {digest}" for n, digest in found.rounds.items()]
+    lines += [f"round {n}: lost" for n in found.lost]
+    lines += [f"rounds/{name}: not checked" for name in found.passed]
+    lines += [f"damaged: {line}" for line in found.wrong]
+    return "\n".join(lines)
 
 
 def _line(home: Path, run: str) -> dict[str, Any]:

@@ -200,6 +200,6 @@ def test_looking_changes_nothing(home: Path, capsys: pytest.CaptureFixture[str])
     assert rounds() == before
 
 
-@pytest.mark.parametrize("command", ["list", "show", "export"])
+@pytest.mark.parametrize("command", ["list", "show", "verify", "export"])
 def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"Example: umbel runs {command}" in output(capsys, command, "--help")
