@@ -20,7 +20,6 @@ names. Masks, shares and single updates never come here.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -28,11 +27,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from . import lost_rounds, round_folder
+from . import lost_rounds, round_folder, run_place
 from .ledger import Ledger
-from .ledger_file import is_blank
 from .round_folder import About
-from ..protocol.errors import SettingsError, StateError
+from ..protocol.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,7 +46,6 @@ KEEP_LAST = 3
 SPARE_BYTES = 4 << 20
 """Room beside the arrays themselves: headers, manifest, the ledger's next pages."""
 
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ROUND = re.compile(r"[0-9]{6,}")
 _OPEN = re.compile(r"([0-9]{6,})\.open")
 
@@ -76,18 +73,18 @@ class RunDirectory:
             SettingsError: The id is no plain name.
             StateError: The run exists, or cannot be made.
         """
-        path = _place(root, run_id)
-        _check_new(path)
+        path = run_place.place(root, run_id)
+        run_place.check_new(path)
         try:
             (path / "rounds").mkdir(mode=0o700, parents=True, exist_ok=True)
             path.chmod(0o700)
-            lock = _locked(path)
+            lock = run_place.locked(path)
         except OSError as error:
             raise StateError(
                 str(path), "a new run", error.strerror, "free the disk or choose another place"
             ) from error
         try:
-            _check_new(path)  # and nobody else begins it
+            run_place.check_new(path)  # and nobody else begins it
             for leftover in path.glob("ledger.sqlite*"):
                 leftover.unlink()
             run = cls(path, lock)
@@ -105,7 +102,7 @@ class RunDirectory:
         Raises:
             StateError: There is no such run, or its ledger is damaged.
         """
-        path = _place(root, run_id)
+        path = run_place.place(root, run_id)
         if not (path / "ledger.sqlite").is_file():
             raise StateError(str(path), "a run", "no such run", "see `umbel runs list`")
         return cls(path, None)
@@ -129,10 +126,10 @@ class RunDirectory:
     @classmethod
     def _take_over(cls, root: Path, run_id: str) -> Self:
         """Open an existing run for writing: check its ledger, drop what is not committed."""
-        path = _place(root, run_id)
+        path = run_place.place(root, run_id)
         if not (path / "ledger.sqlite").is_file():
             raise StateError(str(path), "a run", "no such run", "see `umbel runs list`")
-        lock = _locked(path)
+        lock = run_place.locked(path)
         try:
             run = cls(path, lock)
         except BaseException:
@@ -340,7 +337,7 @@ class RunDirectory:
 def list_runs(root: Path) -> tuple[str, ...]:
     """Return the ids of the runs under `root`, sorted."""
     found = (path.parent.name for path in root.glob("runs/*/ledger.sqlite"))
-    return tuple(sorted(name for name in found if _RUN_ID.fullmatch(name)))
+    return tuple(sorted(name for name in found if run_place.RUN_ID.fullmatch(name)))
 
 
 def sweep(root: Path) -> tuple[str, ...]:
@@ -360,36 +357,3 @@ def sweep(root: Path) -> tuple[str, ...]:
 def _needed(manifest: Manifest) -> int:
     """Return the bytes that one more round takes while it is written."""
     return manifest.total_bytes + SPARE_BYTES
-
-
-def _place(root: Path, run_id: str) -> Path:
-    if not _RUN_ID.fullmatch(run_id):
-        raise SettingsError("run id", "letters, digits, `.`, `_`, `-`, at most 64", run_id)
-    return root / "runs" / run_id
-
-
-def _check_new(path: Path) -> None:
-    """Refuse to begin a run where one has begun.
-
-    Raises:
-        StateError: The ledger there has rows or is no ledger, or a model is there.
-    """
-    folder = path / "rounds"
-    models = folder.is_dir() and any(folder.iterdir())
-    if path.exists() and (models or not is_blank(path / "ledger.sqlite")):
-        raise StateError(
-            str(path), "a new run", "one that exists", "choose another id or resume it"
-        )
-
-
-def _locked(path: Path) -> int:
-    """Take the writer's lock, an flock on the directory itself; it goes with the process."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise StateError(
-            str(path), "a run that nobody writes", "another process holds it", "stop that process"
-        ) from error
-    return descriptor

@@ -4,11 +4,9 @@ import json
 import multiprocessing
 import os
 import shutil
-import sqlite3
 import stat
 from collections import namedtuple
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import ml_dtypes
@@ -18,7 +16,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from umbel.protocol.digest import model_digest
-from umbel.protocol.errors import BadUpdate, SettingsError, StateError
+from umbel.protocol.errors import BadUpdate, StateError
 from umbel.protocol.manifest import Manifest
 from umbel.server.ledger import RoundRecord
 from umbel.server.round_folder import MODEL_FILE
@@ -305,62 +303,6 @@ def test_the_newest_committed_round_is_kept_however_old(run: RunDirectory) -> No
             commit(run, n)
     assert run.prune(None) == (0, 1)
     assert run.latest() == 2
-
-
-def test_a_run_is_made_once_and_has_a_plain_name(tmp_path: Path, run: RunDirectory) -> None:
-    with pytest.raises(StateError, match="choose another id or resume it"):
-        RunDirectory.create(tmp_path, "digits-1")
-    for name in ("", "..", "a/b", ".hidden", "x" * 65, "a\n"):
-        with pytest.raises(SettingsError, match="run id"):
-            RunDirectory.create(tmp_path, name)
-    for opener in (RunDirectory.open, RunDirectory.resume):
-        with pytest.raises(StateError, match="no such run; see `umbel runs list`"):
-            opener(tmp_path, "other")
-    assert not (tmp_path / "runs" / "other").exists()
-    assert run.path == tmp_path / "runs" / "digits-1"
-
-
-def _no_ledger(path: Path) -> None:
-    (path / "ledger.sqlite").unlink()
-
-
-def _an_empty_file(path: Path) -> None:
-    (path / "ledger.sqlite").write_bytes(b"")
-
-
-def _no_tables(path: Path) -> None:
-    (path / "ledger.sqlite").unlink()
-    with closing(sqlite3.connect(path / "ledger.sqlite")) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-
-
-def _no_folder(path: Path) -> None:
-    (path / "rounds").rmdir()
-
-
-@pytest.mark.parametrize("left", [_no_ledger, _an_empty_file, _no_tables, _no_folder])
-def test_a_run_that_was_killed_before_its_first_row_is_begun_again(
-    tmp_path: Path, left: Callable[[Path], None]
-) -> None:
-    RunDirectory.create(tmp_path, "r").close()
-    left(tmp_path / "runs" / "r")
-    with RunDirectory.create(tmp_path, "r") as run:
-        run.ledger.create_run("r", "t", {}, "off")
-        write(run, 0)
-    with pytest.raises(StateError, match="choose another id or resume it"):
-        RunDirectory.create(tmp_path, "r")
-
-
-def test_a_model_or_a_ledger_that_cannot_be_read_is_never_taken_over(tmp_path: Path) -> None:
-    with RunDirectory.create(tmp_path, "r") as run:
-        write(run, 0)
-    (tmp_path / "runs" / "r" / "ledger.sqlite").unlink()
-    with pytest.raises(StateError, match="one that exists"):
-        RunDirectory.create(tmp_path, "r")
-    RunDirectory.create(tmp_path, "s").close()
-    (tmp_path / "runs" / "s" / "ledger.sqlite").write_bytes(b"dear diary " * 1000)
-    with pytest.raises(StateError, match="one that exists"):
-        RunDirectory.create(tmp_path, "s")
 
 
 def test_runs_are_listed(tmp_path: Path, run: RunDirectory) -> None:
