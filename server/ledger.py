@@ -229,10 +229,10 @@ class Ledger:
             row = self._db.execute(query).fetchone()
         return row and str(row[0])
 
-    def events(self) -> tuple[Event, ...]:
-        """Return every event in order."""
+    def events(self, after: int = 0) -> tuple[Event, ...]:
+        """Return every event in order, without the first `after`."""
         with self._legible():
-            return tuple(map(_event, self._rows("event")))
+            return tuple(map(_event, self._rows("event", after)))
 
     def head(self) -> tuple[int, str]:
         """Return number and hash, hex, of the last row; kept elsewhere, it dates the chain."""
@@ -300,17 +300,18 @@ class Ledger:
         newest = [self._db.execute(query).fetchone() for query in _NEWEST]
         return max((row for row in newest if row), default=(0, bytes(32)))
 
-    def _raw(self, table: str) -> list[dict[str, Any]]:
+    def _raw(self, table: str, after: int = 0) -> list[dict[str, Any]]:
+        query = f"SELECT * FROM {table} ORDER BY seq LIMIT -1 OFFSET ?"  # noqa: S608 - own names
         with self._watched():
-            cursor = self._db.execute(f"SELECT * FROM {table} ORDER BY seq")  # noqa: S608
+            cursor = self._db.execute(query, (after,))
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
 
-    def _rows(self, table: str) -> list[dict[str, Any]]:
+    def _rows(self, table: str, after: int = 0) -> list[dict[str, Any]]:
         """Return the rows without what belongs to the chain."""
         return [
             {name: value for name, value in row.items() if name not in ("seq", "hash")}
-            for row in self._raw(table)
+            for row in self._raw(table, after)
         ]
 
     @contextmanager

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from .flower_control import RunState
 from .flower_lives import Lives
 from .flower_output import SERVERAPP, Output
+from .report import waits_for
 from .run_feed import RunFeed
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import StateError, reason_text
@@ -135,6 +136,8 @@ class _Course:
             self.shown.begin(self._feed.run)
         for record in records:
             self.recorded(record)
+        for number, phase, nodes in self._feed.waiting:
+            self.shown.say(waits_for(number, phase, [self.names.get(n, n) for n in nodes]))
         self._output.show(self.shown, whole=self._feed.run is None and not self.plan.umbel)
 
     # -- a ServerApp that was killed ----------------------------------------------------------

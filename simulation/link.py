@@ -103,6 +103,10 @@ class Link:
                 self.clock.skip_to(attempt.due)
             self.server.tick(self.clock.now())
 
+    def name(self, node: str) -> str:
+        """Return what a person calls this node."""
+        return f"client {self._index[node]}"
+
     # -- down -------------------------------------------------------------------------------
 
     def _deliver(self, node: str, data: bytes) -> None:

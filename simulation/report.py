@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from ..server import outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import TextIO
 
     from .federation import Result
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ..server.ledger import RoundRecord
 
 _CLEAR = "\r\x1b[2K"
+_NAMES = 8
+"""Names in a line about those who are waited for."""
 _EVERY_S = 0.1
 """How often the line of a running round is rewritten at most."""
 
@@ -40,6 +42,7 @@ class Live:
         """What the last finished round said, beside the running round until that ends."""
         self._open = False
         self._next = 0.0
+        self._named: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
         """Return this line."""
@@ -68,8 +71,13 @@ class Live:
             self._write(line + "\n")
 
     def watch(self, link: Link) -> None:
-        """Show how far the running round is; on a terminal only."""
+        """Say whom a phase waits for; show how far the running round is on a terminal only."""
         attempt, now = link.server.attempt, time.monotonic()
+        if attempt is not None and attempt.clock.named is not self._named:
+            self._named = attempt.clock.named
+            names = [link.name(node) for node in self._named]
+            if names:
+                self.begin(waits_for(link.server.round, attempt.phase.value, names))
         if not self._terminal or attempt is None or now < self._next:
             return
         self._next = now + _EVERY_S
@@ -95,6 +103,13 @@ def _name(number: int, phase: str, rounds: int) -> str:
     if phase == "evaluate":
         return "evaluation of the last model"
     return f"round {number:>{len(str(rounds))}}/{rounds}"
+
+
+def waits_for(number: int, phase: str, names: Sequence[str]) -> str:
+    """Return the line about a phase in which nobody answers any more."""
+    shown = ", ".join(sorted(names)[:_NAMES])
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return f"round {number}: no answer for long; {phase} waits for {shown}{more}"
 
 
 def describe(record: RoundRecord, rounds: int) -> str:

@@ -34,6 +34,9 @@ class RunFeed:
         self.run: RunRecord | None = None
         """The run, from the first poll on that found it."""
         self.records: list[RoundRecord] = []
+        self.waiting: list[tuple[int, str, list[str]]] = []
+        """Round, phase and nodes of each phase that the last poll found to wait for somebody."""
+        self._told = 0
 
     def __enter__(self) -> Self:
         """Return this feed."""
@@ -68,6 +71,7 @@ class RunFeed:
         """
         if self._ledger is None and not self._find():
             return []
+        self.waiting = []
         ledger = self._ledger
         head = ledger.head()[0] if ledger is not None else 0
         if ledger is None or head == self._head:
@@ -77,7 +81,17 @@ class RunFeed:
         new = list(found[self._seen :])
         self._seen = len(found)
         self.records += new
+        self._look(ledger)
         return new
+
+    def _look(self, ledger: Ledger) -> None:
+        events = ledger.events(self._told)
+        self._told += len(events)
+        quiet: dict[tuple[int, int, str], list[str]] = {}
+        for event in events:
+            if event.kind == "waiting":
+                quiet.setdefault((event.round, event.attempt, event.code), []).append(event.node)
+        self.waiting = [(number, phase, nodes) for (number, _, phase), nodes in quiet.items()]
 
     def _find(self) -> bool:
         for run in list_runs(self._home):

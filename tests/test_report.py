@@ -58,15 +58,18 @@ def result(path: Path, **changes: Any) -> Result:
     return Result(**(fields | changes))
 
 
-def link(trained: int, *, phase: str = "train", roster: int = 0) -> Link:
+def link(
+    trained: int, *, phase: str = "train", roster: int = 0, quiet: tuple[str, ...] = ()
+) -> Link:
     """Return what the live line looks at, in the middle of round 3 of five clients."""
     attempt = SimpleNamespace(
         plan=SimpleNamespace(cohort=dict.fromkeys(NODES[:5]), terms=SimpleNamespace(phase=phase)),
         roster=NODES[:roster],
         phase=RoundPhase.SUMMING if roster else RoundPhase.INVITING,
+        clock=SimpleNamespace(named=quiet),
     )
     server = SimpleNamespace(attempt=attempt, round=3)
-    return cast("Link", SimpleNamespace(server=server, trained=trained))
+    return cast("Link", SimpleNamespace(server=server, trained=trained, name="node {}".format))
 
 
 @pytest.fixture
@@ -127,6 +130,21 @@ def test_away_from_a_terminal_there_are_plain_lines() -> None:
         live(record())
     first, second = (report.describe(record(round=i), 2) for i in (1, 2))
     assert out.getvalue() == f"r1: 5 clients\n{first}\n{second}\n"
+
+
+def test_a_phase_that_waits_says_for_whom_once() -> None:
+    out = io.StringIO()
+    quiet = ("b", "a")
+    with report.Live(4, out) as live:
+        for named in ((), quiet, quiet, ()):
+            live.watch(link(1, roster=4, quiet=named))
+    assert out.getvalue() == "round 3: no answer for long; summing waits for node a, node b\n"
+
+
+def test_nobody_reads_a_thousand_names() -> None:
+    line = report.waits_for(7, "inviting", [f"edge-{i}" for i in range(9, -1, -1)])
+    names = ", ".join(f"edge-{i}" for i in range(8))
+    assert line == f"round 7: no answer for long; inviting waits for {names} and 2 more"
 
 
 def test_on_a_terminal_the_running_round_is_rewritten(terminal: tuple[TextIO, int]) -> None:

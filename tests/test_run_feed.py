@@ -60,3 +60,19 @@ def test_a_ledger_without_its_first_row_is_looked_at_again(tmp_path: Path) -> No
         run.ledger.create_run("mine", "now", {"flower-run": "42"}, "off")
         feed.poll()
         assert feed.run is not None
+
+
+def test_who_is_waited_for_is_told_once_by_phase(tmp_path: Path) -> None:
+    with _create(tmp_path, "mine", "42") as run, RunFeed(tmp_path, 42) as feed:
+        run.ledger.event("late", round=1, attempt=0, node="aa", code="sharing")
+        for node in ("aa", "bb"):
+            run.ledger.event("waiting", round=1, attempt=0, node=node, code="sharing")
+        run.ledger.event("waiting", round=1, attempt=1, node="aa", code="inviting")
+        feed.poll()
+        assert feed.waiting == [(1, "sharing", ["aa", "bb"]), (1, "inviting", ["aa"])]
+        feed.poll()
+        assert feed.waiting == []
+        run.ledger.event("waiting", round=2, attempt=0, node="bb", code="voting")
+        run.ledger.commit_round(_record(1))
+        assert [record.round for record in feed.poll()] == [1]
+        assert feed.waiting == [(2, "voting", ["bb"])]
