@@ -261,7 +261,7 @@ def test_a_run_id_is_used_once(simulate: Callable[..., Run]) -> None:
     assert simulate(*quick)[0] == 0
     status, _, err = simulate(*quick)
     assert status == 2
-    assert "twice: expected a new run, got File exists; choose another id" in err
+    assert "twice: expected a new run, got one that exists; choose another id" in err
     assert err.count("\n") == 1
 
 
