@@ -294,14 +294,19 @@ class RunDirectory:
             path.rename(path.with_suffix(".lost"))
 
     def _drop_uncommitted(self) -> None:
-        """Remove a crash's leftovers, rounds the ledger does not know, open ones that are over."""
-        known = self.ledger.finished("train") | {0}
+        """Remove a crash's leftovers, rounds the ledger does not know, open ones that are over.
+
+        A round that the ledger calls lost is set aside, if a crash came before that.
+        """
+        known, counted = self.ledger.finished("train") | {0}, self.committed()
         for path in self.folders():
             number = int(path.name) if _ROUND.fullmatch(path.name) else None
             opened = _OPEN.fullmatch(path.name)
             over = opened is not None and int(opened[1]) < max(known)
             if path.name.startswith(".") or over or (number is not None and number not in known):
                 round_folder.remove(path)
+            elif number is not None and number not in counted:
+                self.set_aside(number)
 
     def _compare(self, found: Round) -> None:
         """Refuse a model other than the one that the ledger has for its round, if it has one."""

@@ -39,7 +39,7 @@ Form = Annotated[Format, typer.Option("--format", help="text for people, json fo
 @app.command("list", epilog="Example: umbel runs list --format json")
 def list_(form: Form = Format.TEXT) -> None:
     """List the runs kept on this machine."""
-    home = umbel_home()
+    home = umbel_home(writes=False)
     found = [_line(home, run) for run in list_runs(home)]
     if form is Format.JSON:
         typer.echo(json.dumps(found))
@@ -53,7 +53,7 @@ def list_(form: Form = Format.TEXT) -> None:
 @app.command(epilog="Example: umbel runs show digits-1")
 def show(run: Run, form: Form = Format.TEXT) -> None:
     """Show the rounds and events of a run, and check its record."""
-    with RunDirectory.open(umbel_home(), run) as directory:
+    with RunDirectory.open(umbel_home(writes=False), run) as directory:
         rows = directory.ledger.verify()
         latest = directory.latest()
         about: dict[str, Any] = {
@@ -78,7 +78,7 @@ def export(
     form: Form = Format.TEXT,
 ) -> None:
     """Write a round's model as one safetensors file, after hashing it again."""
-    with RunDirectory.open(umbel_home(), run) as directory:
+    with RunDirectory.open(umbel_home(writes=False), run) as directory:
         number = directory.latest() if round_ is None else round_
         kept = sorted(directory.committed().intersection(directory.kept()))
         if number not in kept:
@@ -107,7 +107,7 @@ def export(
 @app.command("verify", epilog="Example: umbel runs verify digits-1")
 def verify_(run: Run, form: Form = Format.TEXT) -> None:
     """Check a run's record and every kept model; exit status 2 where something is damaged."""
-    with RunDirectory.open(umbel_home(), run) as directory:
+    with RunDirectory.open(umbel_home(writes=False), run) as directory:
         found = run_check.verify(directory)
     if form is Format.JSON:
         typer.echo(json.dumps(asdict(found)))

@@ -13,15 +13,18 @@ from pathlib import Path
 from ..protocol.errors import StateError
 
 
-def umbel_home() -> Path:
+def umbel_home(*, writes: bool = True) -> Path:
     """Return the state directory, absolute; it is created with mode 0700 when it is absent.
 
-    An existing directory keeps the mode that its owner gave it.
+    An existing directory keeps the mode that its owner gave it. Who only reads says so: then
+    nothing is created, and the directory may be on a disk that nobody can write.
 
     Raises:
         StateError: The path is no directory, or cannot be made or written.
     """
     home = _wanted()
+    if not writes:
+        return home
     move = "point UMBEL_HOME at a directory that you can write"
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)

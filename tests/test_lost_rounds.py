@@ -141,6 +141,7 @@ def test_a_resume_that_was_killed_in_the_middle_is_made_good(tmp_path: Path) -> 
         assert run.resumed.newest is not None
         assert (run.resumed.newest.number, run.latest()) == (2, 2)
         assert [r.outcome for r in run.ledger.rounds()].count("lost") == 1
+        assert run.kept() == (1, 2)
 
 
 def test_no_rounds_at_all(tmp_path: Path) -> None:
