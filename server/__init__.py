@@ -19,6 +19,6 @@ Core service  core_cli.py is `umbel core up`: core_service.py between sessions.p
               ends, core_wire.py what passes the socket, core_log.py and core_stderr.py what an
               operator reads.
 Over Flower   flower_server_app.py is the ServerApp of a task, flower_train.py a run driven from
-              one, flower_invitations.py who is asked to come, by registry.py; core_client.py is
-              its end of the core's socket.
+              one, flower_invitations.py who is asked to come, by registry.py; gathering.py says
+              when enough have. core_client.py is its end of the core's socket.
 """

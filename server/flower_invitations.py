@@ -31,6 +31,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.run import RunNotRunningException
 
 from .deadlines import LEASE_S
+from .gathering import TWICE
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import reason_text
 
@@ -99,11 +100,18 @@ class Invitations:
         self._asked: dict[str, _Asked] = {}
         self._pause: dict[str, float] = {}
         self._refusals: dict[str, int] = {}
+        self._failed: dict[str, int] = {}
+        """How often in a row each node answered without a session."""
         self._said: dict[str, str] = {}
         self._joined: frozenset[str] = frozenset()
         self._next = float("-inf")
         self.unknown: set[str] = set()
         """Keys of online nodes that no enrolment knows."""
+
+    def possible(self) -> int:
+        """Return how many nodes have a session, or have not failed again and again."""
+        failed = self._failed
+        return sum(n in self._joined or failed.get(n, 0) < TWICE for n in self._names)
 
     def why(self) -> str:
         """Return what the nodes without a session answered last, each by its name."""
@@ -190,6 +198,7 @@ class Invitations:
         """Note who has a session, and who has lost it: then the invitation is used up."""
         for node in joined:
             self._refusals.pop(node, None)
+            self._failed.pop(node, None)
             if node in self._asked:
                 self._asked[node] = self._asked[node]._replace(at=-math.inf)
         for node in (self._joined - joined) & self._asked.keys():  # it has not answered
@@ -254,6 +263,7 @@ class Invitations:
             pause = AGAIN_S * 2.0 ** max(self._refusals[node] - 1, 0)
             self._pause[node] = now + min(pause, LONGEST_S)
             if said := _said(reply):
+                self._failed[node] = self._failed.get(node, 0) + 1
                 self._said[node] = f"{self._names[node]} {said}"
                 _log.warning("node %s: %s", self._name(node), said)
 

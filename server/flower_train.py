@@ -26,6 +26,7 @@ from .consistency import check_clients
 from .coordinator import Coordinator
 from .core_client import CoreClient
 from .flower_invitations import Invitations
+from .gathering import Gathering
 from .initial import INIT, first_model
 from .rejoin import Rejoin
 from .run_config import Value, new_run_id, run_settings, tables
@@ -60,8 +61,6 @@ SETTINGS = "UMBEL_SETTINGS"
 """Environment variable: settings that the app does not declare in its run-config, as JSON."""
 PLAIN = "UMBEL_SECURE"
 """Environment variable: `off` allows a plain run, which every device must allow too."""
-START_S = 120.0
-"""How long a run waits for its nodes before it starts with those that came."""
 POLL_S = 0.05
 
 
@@ -187,26 +186,22 @@ def _drive(
 
     `check` is asked again and again, and raises where the disk has failed.
     """
-    began, started = time.monotonic(), False
-    least = coordinator.settings.params.min_members
+    started = False
+    gathering = Gathering(clients, coordinator.settings.params.min_members, time.monotonic())
     while not coordinator.done:
-        now = time.monotonic()
-        invitations.step(frozenset(coordinator.nodes), now)
+        invitations.step(frozenset(coordinator.nodes), time.monotonic())
         for event in core.events(POLL_S):
             event.give(coordinator, time.monotonic())
         check()
         now = time.monotonic()
-        if not started:
-            here = len(coordinator.nodes)
-            late = now - began > START_S
-            if late and here < least:
-                said = f"{here} nodes joined in {START_S:.0f} s, {least} are needed"
-                return TooFewMembers(": ".join(filter(None, (said, invitations.why()))))
-            if here >= clients or late:
-                coordinator.begin(now)
-                started = True
-        else:
+        if started:
             coordinator.tick(now)
+            continue
+        verdict = gathering.look(len(coordinator.nodes), invitations, now)
+        if isinstance(verdict, TooFewMembers):
+            return verdict
+        if started := verdict:
+            coordinator.begin(now)
     return coordinator.failure
 
 

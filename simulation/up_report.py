@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from . import report
 from .federation import Result
-from ..protocol.errors import RoundFailed, SettingsError, StateError
+from ..protocol.errors import RoundFailed, SettingsError, StateError, UmbelError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .flower_run import Course, Killed
-    from ..protocol.errors import UmbelError
     from ..server.registry import Node
 
 PLAIN_APP = "off (plain Flower messages, which the server reads)"
 REFUSED = "required, and this app is plain: no client answered it"
+RAISED = "ServerApp failed with exception: "
+"""What Flower puts before the words of an exception that ended a ServerApp."""
 NO_ROUND = "required; the run ended before its first round"
 
 
@@ -53,6 +54,10 @@ def failure_of(course: Course, log: Path) -> UmbelError | None:
         own = f"; each client's own log says why: {log.parent}" if "refused" in last.cause else ""
         return RoundFailed(said + own)
     said = course.state.details or course.last_words
+    if said.startswith(RAISED):  # what is wrong first: it names the node, or the file
+        own = f"; each client's own log says more: {log.parent}" if "ClientApp" in said else ""
+        raised = said.removeprefix(RAISED)
+        return UmbelError(f"{raised}; run {course.flower_run} ended with that, {log}{own}")
     where = f"run {course.flower_run}"
     return StateError(
         where, "a ServerApp that completes", f"{course.state.outcome}: {said}", str(log)

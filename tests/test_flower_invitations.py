@@ -200,6 +200,20 @@ def test_a_refusal_is_told_with_its_code_as_words(
     assert said(inviting, caplog) == [f"node edge-2 ({inviting.ids[2][:8]}): left: plain refused"]
 
 
+def test_who_failed_twice_is_not_counted_on_until_it_has_a_session(inviting: Inviting) -> None:
+    inviting.step()
+    for expected in (3, 2):
+        inviting.desk.fail(inviting.desk.to(101)[-1], 2)
+        inviting.step(EVERY_S)
+        assert inviting.invitations.possible() == expected
+        inviting.gap(101)
+    inviting.desk.answer(inviting.desk.to(102)[-1])  # an ordinary end
+    inviting.step(EVERY_S)
+    assert inviting.invitations.possible() == 2
+    inviting.step(EVERY_S, joined=[101])
+    assert inviting.invitations.possible() == 3
+
+
 def test_an_ordinary_end_is_no_news(inviting: Inviting, caplog: pytest.LogCaptureFixture) -> None:
     inviting.step()
     inviting.desk.answer(inviting.desk.to(101)[0])

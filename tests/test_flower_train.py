@@ -17,7 +17,7 @@ from umbel.clients.device_files import DeviceFiles
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import RoundFailed, SettingsError, StateError, TooFewMembers
 from umbel.protocol.plan import Params
-from umbel.server import flower_train
+from umbel.server import gathering
 from umbel.server.flower_train import train
 from umbel.server.run_directory import RunDirectory
 from umbel.server.settings import RunSettings
@@ -246,13 +246,41 @@ def test_the_seed_of_the_settings_draws_the_first_model(
 def test_too_few_nodes_end_the_run_and_those_who_came_go_home(
     federation: DevFederation, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flower_train, "START_S", 1.5)
+    monkeypatch.setattr(gathering, "START_S", 1.5)
     grid = Nodes(federation, Wrapped)
     grid.nodes[103].status = "offline"
     with pytest.raises(TooFewMembers, match="2 nodes joined in 2 s, 3 are needed"):
         train(grid, umbel.FedAvg(), initial_arrays=start(), metrics=METRICS,
               config={"clients": 3, "weight-cap": 40})  # fmt: skip
     assert grid.ends() == [pb.REASON_GOODBYE] * 2
+
+
+class Broken(Desk):
+    """Nodes whose ClientApp cannot be imported; each says so a moment after it was asked."""
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Take them, and let them fail."""
+        given = list(messages)
+        ids = list(super().push_messages(given))
+        for message in given:
+            self.fail(message, 2)
+        return ids
+
+
+def test_a_run_whose_clients_all_fail_ends_at_once_and_names_them(
+    federation: DevFederation, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "START_S", 1e9)
+    grid = Broken(federation)
+    with pytest.raises(TooFewMembers) as caught:
+        train(grid, umbel.FedAvg(), initial_arrays=start(), metrics=METRICS,
+              config={"clients": 3, "weight-cap": 40})  # fmt: skip
+    assert str(caught.value) == (
+        "edge-0 its ClientApp failed, code 2; edge-1 its ClientApp failed, code 2; "
+        "edge-2 its ClientApp failed, code 2: "
+        "0 nodes are left that could join, 3 are needed"
+    )
+    assert len(grid.pushed) == 6  # each had a second chance
 
 
 def test_a_plain_run_that_no_device_allows_fails_with_their_reason(

@@ -12,7 +12,7 @@ from umbel.server.ledger import RoundRecord, RunRecord
 from umbel.server.registry import Node
 from umbel.simulation import up_report
 from umbel.simulation.flower_control import RunState
-from umbel.simulation.flower_run import Course, Killed
+from umbel.simulation.flower_run import Course, Killed, Restarted
 
 HOME = Path("/nowhere")
 NODES = tuple(
@@ -100,6 +100,29 @@ def test_any_other_failure_names_the_log() -> None:
     assert isinstance(error, StateError)
     assert "failed: KeyError: 'lr'" in str(error)
     assert str(error).endswith("/x.log")
+
+
+def test_what_a_serverapp_raised_comes_first() -> None:
+    details = (
+        "ServerApp failed with exception: edge-1 its ClientApp failed, code 2: "
+        "2 nodes are left that could join, 3 are needed"
+    )
+    failed = RunState("finished", "failed", details)
+    error = up_report.failure_of(_course(state=failed), Path("/logs/x.log"))
+    assert str(error) == (
+        "edge-1 its ClientApp failed, code 2: 2 nodes are left that could join, 3 are needed; "
+        "run 7 ended with that, /logs/x.log; each client's own log says more: /logs"
+    )
+
+
+def test_what_was_started_again_is_in_the_summary() -> None:
+    course = _course(restarted=(Restarted("core", 2, "was killed by signal 9"),))
+    result = up_report.result_of(course, NODES, HOME)
+    last = up_report.summary(result, course, NODES).splitlines()[-1]
+    assert last == "restarted: core in round 2 (was killed by signal 9)"
+    assert up_report.as_json(result, course, NODES)["restarted"] == [
+        {"name": "core", "round": 2, "what": "was killed by signal 9"}
+    ]
 
 
 @pytest.mark.parametrize(("outcome", "refused"), [("completed", False), ("failed", True)])

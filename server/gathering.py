@@ -1,0 +1,61 @@
+"""When a run's first round begins: everybody is here, the time is over, or nobody is left to come.
+
+    here >= clients                            the round begins
+    after START_S, here >= the fewest needed   it begins with those
+    after START_S, here < that                 the run ends
+    here and who may still come < that         the run ends at once
+
+A node that answered `TWICE` without a session, as one whose ClientApp cannot be imported does, is
+not counted on any more; it is asked again all the same. The cause comes first: which node, which
+code. What its user code raised stays on the device, in its own log.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..protocol.errors import TooFewMembers
+
+START_S = 120.0
+"""How long a run waits for its nodes before it starts with those that came."""
+TWICE = 2
+
+
+class Coming(Protocol):
+    """Who was asked to come (flower_invitations.py)."""
+
+    def possible(self) -> int:
+        """Return how many registered nodes have a session or may still get one."""
+
+    def why(self) -> str:
+        """Return what the others answered last, each by its name."""
+
+
+class Gathering:
+    """The wait before the first round."""
+
+    def __init__(self, clients: int, least: int, began: float) -> None:
+        """Wait from `began` on for `clients` nodes; fewer than `least` are no cohort."""
+        self._clients, self._least, self._began = clients, least, began
+
+    def look(self, here: int, coming: Coming, now: float) -> bool | TooFewMembers:
+        """Return whether the round may begin, or why it never will.
+
+        Args:
+            here: How many nodes have a session.
+            coming: Who was asked.
+            now: Monotonic seconds.
+        """
+        late = now - self._began > START_S
+        if here >= self._clients or (late and here >= self._least):
+            return True
+        if late:
+            return self._too_few(f"{here} nodes joined in {START_S:.0f} s", coming)
+        if (possible := coming.possible()) < self._least:
+            return self._too_few(f"{possible} nodes are left that could join", coming)
+        return False
+
+    def _too_few(self, what: str, coming: Coming) -> TooFewMembers:
+        why = coming.why()
+        said = f"{what}, {self._least} are needed"
+        return TooFewMembers(f"{why}: {said}" if why else said)

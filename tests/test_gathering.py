@@ -1,0 +1,49 @@
+"""When a first round begins, and when it never will."""
+
+from __future__ import annotations
+
+import pytest
+
+from umbel.protocol.errors import TooFewMembers
+from umbel.server.gathering import START_S, Gathering
+
+
+class Asked:
+    """Nodes of which so many may still come."""
+
+    def __init__(self, possible: int, why: str = "") -> None:
+        self._possible, self._why = possible, why
+
+    def possible(self) -> int:
+        """Return how many."""
+        return self._possible
+
+    def why(self) -> str:
+        """Return why the others do not."""
+        return self._why
+
+
+@pytest.mark.parametrize(
+    ("here", "possible", "after", "begins"),
+    [
+        (5, 5, 0.0, True),
+        (4, 5, START_S, False),
+        (4, 5, START_S + 1, True),  # without the fifth
+        (3, 5, START_S + 1, True),
+        (4, 4, 1.0, False),  # one has failed, and may come after all
+        (0, 3, START_S, False),
+    ],
+)
+def test_a_round_begins(here: int, possible: int, after: float, begins: bool) -> None:
+    assert Gathering(5, 3, 100.0).look(here, Asked(possible), 100.0 + after) is begins
+
+
+def test_time_is_over() -> None:
+    found = Gathering(5, 3, 0.0).look(2, Asked(5), START_S + 1)
+    assert isinstance(found, TooFewMembers)
+    assert str(found) == "2 nodes joined in 120 s, 3 are needed"
+
+
+def test_nobody_is_left_who_could_come() -> None:
+    found = Gathering(5, 3, 0.0).look(1, Asked(2, "edge-4 left: policy"), 1.0)
+    assert str(found) == "edge-4 left: policy: 2 nodes are left that could join, 3 are needed"
