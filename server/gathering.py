@@ -52,7 +52,7 @@ class Gathering:
         if late:
             return self._too_few(f"{here} nodes joined in {START_S:.0f} s", coming)
         if (possible := coming.possible()) < self._least:
-            return self._too_few(f"{possible} nodes are left that could join", coming)
+            return self._too_few(f"{possible} of the nodes could still join", coming)
         return False
 
     def _too_few(self, what: str, coming: Coming) -> TooFewMembers:

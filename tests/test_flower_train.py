@@ -278,7 +278,7 @@ def test_a_run_whose_clients_all_fail_ends_at_once_and_names_them(
     assert str(caught.value) == (
         "edge-0 its ClientApp failed, code 2; edge-1 its ClientApp failed, code 2; "
         "edge-2 its ClientApp failed, code 2: "
-        "0 nodes are left that could join, 3 are needed"
+        "0 of the nodes could still join, 3 are needed"
     )
     assert len(grid.pushed) == 6  # each had a second chance
 

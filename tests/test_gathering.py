@@ -46,4 +46,4 @@ def test_time_is_over() -> None:
 
 def test_nobody_is_left_who_could_come() -> None:
     found = Gathering(5, 3, 0.0).look(1, Asked(2, "edge-4 left: policy"), 1.0)
-    assert str(found) == "edge-4 left: policy: 2 nodes are left that could join, 3 are needed"
+    assert str(found) == "edge-4 left: policy: 2 of the nodes could still join, 3 are needed"

@@ -105,12 +105,12 @@ def test_any_other_failure_names_the_log() -> None:
 def test_what_a_serverapp_raised_comes_first() -> None:
     details = (
         "ServerApp failed with exception: edge-1 its ClientApp failed, code 2: "
-        "2 nodes are left that could join, 3 are needed"
+        "2 of the nodes could still join, 3 are needed"
     )
     failed = RunState("finished", "failed", details)
     error = up_report.failure_of(_course(state=failed), Path("/logs/x.log"))
     assert str(error) == (
-        "edge-1 its ClientApp failed, code 2: 2 nodes are left that could join, 3 are needed; "
+        "edge-1 its ClientApp failed, code 2: 2 of the nodes could still join, 3 are needed; "
         "run 7 ended with that, /logs/x.log; each client's own log says more: /logs"
     )
 
