@@ -344,12 +344,13 @@ def test_a_run_that_exists_is_not_written_over(
     federation: DevFederation, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UMBEL_RUN", "before")
-    RunDirectory.create(home, "before").close()
+    with RunDirectory.create(home, "before") as directory:
+        directory.ledger.create_run("before", "2030-01-01T00:00:00+00:00", {}, "on")
     grid = Desk(federation)
     learned: Callable[[], object] = lambda: train(  # noqa: E731
         grid, umbel.FedAvg(), initial_arrays=start(), metrics=METRICS, config={"clients": 3}
     )
-    with pytest.raises(StateError, match="expected a new run, got File exists"):
+    with pytest.raises(StateError, match="expected a new run, got one that exists"):
         learned()
     assert grid.pushed == []
 
