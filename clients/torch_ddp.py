@@ -24,6 +24,7 @@ import shutil
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -55,6 +56,10 @@ if TYPE_CHECKING:
 
 SETTLE_S = 1.0
 """How long a rank whose collective failed waits to be ended, before it says so itself."""
+TOGETHER = timedelta(hours=6)
+"""How long a rank may wait for the others: as long as any session, for a rank that died is seen by
+its parent at once, and one that is slow is not cut. (torch's own is half an hour, NCCL's ten
+minutes, a store's five.)"""
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 LOOPBACK = "lo"
 
@@ -88,10 +93,13 @@ class Group:
             os.environ.setdefault(name, LOOPBACK)
         if place.gpus:
             torch.cuda.set_device(self.device)
+        store = FileStore(str(place.meeting / "ranks"), place.ranks)
+        store.set_timeout(TOGETHER)
         with self.collective():
             distributed.init_process_group(
                 "cpu:gloo,cuda:nccl" if place.gpus else "gloo",
-                store=FileStore(str(place.meeting / "ranks"), place.ranks),
+                store=store,
+                timeout=TOGETHER,
                 rank=place.rank,
                 world_size=place.ranks,
             )

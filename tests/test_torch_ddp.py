@@ -10,7 +10,8 @@ import torch
 from torch import distributed, nn
 from torch.utils.data import Dataset
 
-from umbel.clients.torch_ddp import INTERFACES, Group, GroupEngine, Place, rows_of
+from umbel.clients import grpc_session
+from umbel.clients.torch_ddp import INTERFACES, TOGETHER, Group, GroupEngine, Place, rows_of
 from umbel.clients.trainers import TorchGroup
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import Refused
@@ -174,6 +175,14 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
     made = Group(Place(0, 1, meeting))
     yield made
     distributed.destroy_process_group()
+
+
+def test_a_rank_waits_for_the_others_as_long_as_a_session_lasts(one: Group) -> None:
+    """Not for torch's half hour: a rank that reads its data for longer than the others is alive."""
+    assert one.ranks == 1
+    backend = distributed.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    assert backend.options._timeout == TOGETHER
+    assert TOGETHER.total_seconds() == grpc_session.LONGEST_S
 
 
 @pytest.mark.parametrize("optimizer", [SGD(0.1, 0.9), Adam(0.01)])
