@@ -34,9 +34,11 @@ from umbel.protocol.scheme_a import Role, diagram
 from umbel.server import core_cli, core_service, flower_invitations, grpc_gateway, sessions
 from umbel.server.endings import Ending
 from umbel.simulation.drops import BOUNDARIES
+from umbel.tests.timeouts import timeouts
 
 ROOT = Path(__file__).resolve().parents[1]
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text("utf-8")
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
 PRIVACY = (ROOT / "docs" / "privacy.md").read_text("utf-8")
 PAGES = sorted(
     path
@@ -236,6 +238,15 @@ def test_invitation_and_answer_have_the_listed_fields(monkeypatch: pytest.Monkey
     assert list(answer) == [SESSION] == [flower_invitations.ANSWER] == ["umbel.session"]
     listed = [name for row in rows(PROTOCOL, "### 12.3")[2:] for name in row[0].split(", ")]
     assert listed == list(answer[SESSION])
+
+
+# ---- operations.md -----------------------------------------------------------------------------
+
+
+def test_every_time_that_anything_waits_is_in_the_list() -> None:
+    """A new one needs its row: what it is, and what happens when it is over."""
+    listed = {row[0]: row[1] for row in rows(OPERATIONS, "## 9.")[2:]}
+    assert listed == timeouts(ROOT, (*PARTS[:-1], "."))
 
 
 # ---- privacy.md --------------------------------------------------------------------------------
