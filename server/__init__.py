@@ -10,9 +10,9 @@ A round       coordinator.py drives rounds, attempt.py one try at one, on what s
 Vectors       ingest.py takes frames into slots of core/, firewall.py judges what is not masked.
 The record    run_directory.py is a run on disk, run_place.py where it lies and who writes it,
               round_folder.py one round of it, ledger.py its chain of entries in the SQLite file
-              of ledger_file.py; lost_rounds.py finds where a run goes on, run_check.py what of
-              it is damaged. write_behind.py does the writing in one thread; runs_cli.py shows
-              past runs.
+              of ledger_file.py; disk_space.py says what it will still take. lost_rounds.py finds
+              where a run goes on, run_check.py what of it is damaged. write_behind.py does the
+              writing in one thread; runs_cli.py shows past runs.
 Core service  core_cli.py is `umbel core up`: core_service.py between sessions.py (who is
               connected), core_sum.py (the open sum), grpc_gateway.py (devices' port) and
               core_socket.py with core_commands.py (ServerApps' socket). endings.py is how a call

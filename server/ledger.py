@@ -193,11 +193,15 @@ class Ledger:
         Raises:
             StateError: There is none yet.
         """
-        rows = self._rows("run")
-        if not rows:
+        found = self.begun()
+        if found is None:
             raise StateError(str(self.path), "a run", "an empty ledger", "start the run again")
+        return found
+
+    def begun(self) -> RunRecord | None:
+        """Return the run; None where there is none yet."""
         with self._legible():
-            return _run(rows[0])
+            return next(map(_run, self._rows("run")), None)
 
     def rounds(self) -> tuple[RoundRecord, ...]:
         """Return every attempt in the order of commitment."""

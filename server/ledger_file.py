@@ -42,6 +42,8 @@ CREATE TABLE event (seq INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NUL
   round INTEGER NOT NULL, attempt INTEGER NOT NULL, node TEXT NOT NULL, code TEXT NOT NULL,
   detail TEXT NOT NULL, hash BLOB NOT NULL);
 """
+ROOM_BYTES = 1 << 20
+"""What a ledger should find free for its next rows."""
 _NO_SPACE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _NO_ENTRY = {
     *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH),
@@ -92,8 +94,10 @@ def watched(path: Path) -> Iterator[None]:
             "another process may run this run; look with `umbel runs show`",
         ) from error  # fmt: skip
     except sqlite3.Error as error:
-        expected, move = _asks(_code(error), path)
-        raise StateError(str(path), expected, error, move) from error
+        expected, move = _asks(_code(error))
+        space = _code(error) in _NO_SPACE
+        got = f"{shutil.disk_usage(path.parent).free} bytes, and {error}" if space else str(error)
+        raise StateError(str(path), expected, got, move) from error
     except UnicodeDecodeError as error:  # an error's own text quotes the damage
         raise _damaged(path, "a ledger that can be read", "bytes that are no text") from error
     except OSError as error:
@@ -157,14 +161,11 @@ def _check_ours(db: sqlite3.Connection, path: Path) -> None:
         )  # fmt: skip
 
 
-def _asks(code: int, path: Path) -> tuple[str, str]:
+def _asks(code: int) -> tuple[str, str]:
     """Return what was expected and the next move for an error of SQLite."""
     if code in _NO_SPACE:
-        free = shutil.disk_usage(path.parent).free
-        return (
-            f"a disk that takes the next row ({free} bytes are free)",
-            "free the disk or see to it, then resume the run",
-        )
+        move = "free the disk or see to it, then resume the run"
+        return f"{ROOM_BYTES} bytes free, and a disk that takes the next rows", move
     if code in _NO_ENTRY:
         move = "give this user the directory, or copy the run with its -wal file elsewhere"
         return "a ledger that can be opened", move

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from . import lost_rounds, round_folder, run_place
+from . import disk_space, lost_rounds, round_folder, run_place
+from .disk_space import KEEP_LAST, DiskSpace
 from .ledger import Ledger
 from .round_folder import About
 from ..protocol.errors import StateError
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
     from .lost_rounds import Resumed
     from .round_folder import Round
     from ..protocol.manifest import Manifest
-
-KEEP_LAST = 3
-SPARE_BYTES = 4 << 20
-"""Room beside the arrays themselves: headers, manifest, the ledger's next pages."""
 
 _ROUND = re.compile(r"[0-9]{6,}")
 _OPEN = re.compile(r"([0-9]{6,})\.open")
@@ -61,6 +57,7 @@ class RunDirectory:
         self.path = path
         self.ledger = Ledger(path / "ledger.sqlite", read_only=lock is None)
         self._lock = lock
+        self._space = DiskSpace(self)
         self._syncs = ThreadPoolExecutor(3, thread_name_prefix="umbel-sync")
 
     @classmethod
@@ -190,7 +187,7 @@ class RunDirectory:
                 "resume the run from its newest round",
             )  # fmt: skip
         manifest.check(arrays, "own model")
-        self._check_space(manifest)
+        self._space.check(n, manifest)
         final = self.round_path(n)
         if n == 0:  # first: a round 0 on the disk is then always one that the ledger knows
             self.ledger.event("initial", round=0, attempt=0, code=digest.hex())
@@ -200,12 +197,7 @@ class RunDirectory:
         try:
             round_folder.write(final, arrays, manifest, about, self._sync_all)
         except OSError as error:
-            needed, free = _needed(manifest), shutil.disk_usage(self.path).free
-            raise StateError(
-                str(final), f"{needed} bytes free for this round",
-                f"{free} bytes, and {round_folder.why(error)}",
-                "free the disk, then resume the run",
-            ) from error  # fmt: skip
+            raise disk_space.full(final, manifest, round_folder.why(error)) from error
         return final
 
     def read_round(self, n: int) -> dict[str, NDArray[Any]]:
@@ -330,14 +322,6 @@ class RunDirectory:
         """Sync at once: a file system commits them together."""
         list(self._syncs.map(round_folder.sync, paths))
 
-    def _check_space(self, manifest: Manifest) -> None:
-        needed, free = _needed(manifest), shutil.disk_usage(self.path).free
-        if free < needed:
-            raise StateError(
-                str(self.path), f"{needed} bytes free for this round", f"{free} bytes",
-                "free the disk, then resume the run",
-            )  # fmt: skip
-
 
 def list_runs(root: Path) -> tuple[str, ...]:
     """Return the ids of the runs under `root`, sorted."""
@@ -357,8 +341,3 @@ def sweep(root: Path) -> tuple[str, ...]:
             RunDirectory._take_over(root, run).close()
             swept.append(run)
     return tuple(swept)
-
-
-def _needed(manifest: Manifest) -> int:
-    """Return the bytes that one more round takes while it is written."""
-    return manifest.total_bytes + SPARE_BYTES

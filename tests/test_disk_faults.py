@@ -20,7 +20,7 @@ from umbel.protocol.errors import StateError
 from umbel.server.ledger import Ledger
 from umbel.server.round_folder import MODEL_FILE
 from umbel.server.run_check import verify
-from umbel.server.run_directory import SPARE_BYTES, RunDirectory
+from umbel.server.run_directory import RunDirectory
 from umbel.server.write_behind import WriteBehind
 from umbel.tests.damage import RUN, finish, flip, made
 from umbel.tests.small_disk import bound, fill, limited, mounted, remount
@@ -67,7 +67,7 @@ def test_a_full_disk_is_said_with_both_numbers_before_a_byte_is_written(disk: Pa
     with RunDirectory.resume(disk, RUN) as run:
         line = said(partial(finish, run, 4))
         assert sorted(p.name for p in run.folders()) == ["000001", "000002", "000003"]
-    needed = 64 + SPARE_BYTES  # a model of 16 bytes fills one line of 64
+    needed = 64 + 65536 + (4 << 20)  # a model of 16 bytes fills one line of 64
     found = re.search(rf"runs/{RUN}: expected {needed} bytes free for this round, got (\d+)", line)
     assert found is not None
     assert 0 < int(found[1]) <= 2 << 20
@@ -120,9 +120,8 @@ def test_a_ledger_on_a_full_disk(disk: Path) -> None:
         line, rows = "nothing", run.ledger.verify()
         while line == "nothing":  # its -wal file may have a page of room
             line, rows = said(partial(_event, run.ledger)), rows + (line == "nothing")
-        assert re.search(
-            r"ledger.sqlite: expected a disk that takes the next row \(\d+ bytes", line
-        )
+        expected = "ledger.sqlite: expected 1048576 bytes free, and a disk that takes the next rows"
+        assert f"{expected}, got " in line
         assert line.endswith(
             "database or disk is full; free the disk or see to it, then resume the run"
         )
@@ -151,9 +150,7 @@ def test_a_ledger_whose_disk_fails_to_write(tmp_path: Path) -> None:
         return "nothing"
 
     line = limited(100_000, work)
-    assert re.search(
-        r"ledger.sqlite: expected a disk that takes the next row .* got disk I/O", line
-    )
+    assert re.search(r"ledger.sqlite: expected .* got \d+ bytes, and disk I/O error; free", line)
     in_order(tmp_path, 3)
 
 
@@ -173,7 +170,9 @@ def test_a_sector_that_cannot_be_read(tmp_path: Path) -> None:
     with bound(memory, path / "ledger.sqlite", tmp_path):
         for opener in (RunDirectory.open, RunDirectory.resume):
             line = said(partial(opener, tmp_path, RUN))
-            assert re.search(r"ledger.sqlite: expected .* got disk I/O error; ", line)
+            assert re.search(
+                r"ledger.sqlite: expected .* got \d+ bytes, and disk I/O error; ", line
+            )
 
 
 @pytest.mark.parametrize("how", ["ro", "full"])
