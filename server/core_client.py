@@ -18,6 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from . import core_wire
+from .deadlines import LEASE_S
 from ..protocol.documents import read_json
 from ..protocol.entropy import wipe
 from ..protocol.errors import BadCertificate, Malformed, PeerError, StateError
@@ -313,9 +314,14 @@ class RemoteIntake:
         return []
 
     def progress(self, left: object, now: float) -> None:
-        """Note for how many seconds an upload keeps pace if nothing more comes."""
-        if isinstance(left, int | float):
-            self.alive_until = now + left
+        """Note for how many seconds an upload keeps pace if nothing more comes.
+
+        Raises:
+            Malformed: It is no time that a round may have.
+        """
+        if not isinstance(left, int | float) or not 0 <= left <= LEASE_S:
+            raise Malformed(_WHO, "progress.left", f"0..{LEASE_S} s", left)
+        self.alive_until = now + left
 
     def expect(self, node: str, y_hash: bytes) -> None:
         """Let the node upload; the core compares the hash before it says `whole`."""

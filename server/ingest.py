@@ -116,7 +116,7 @@ class Ingest:
         self._patience = shape.stall
         trip = STALLS_A_TRIP * shape.stall
         self._alone = max(trip, shape.budget)
-        self._shared = max(trip, shape.budget / math.ceil(shape.members / core.slots))
+        self._shared = max(trip, shape.budget / max(1, math.ceil(shape.members / core.slots)))
         self._check = check
         self._uploads: dict[str, Assembly] = {}
         self._folded: dict[str, None] = {}

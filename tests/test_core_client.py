@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -304,6 +305,26 @@ def test_each_event_is_one_call(peer: Peer, client: CoreClient) -> None:
         ("join", b"der"), ("message", NODE, b"abc", 1.0), ("whole", NODE, b"h" * 32, 1.0),
         ("expel", OTHER, "w" * 256, 1.0), ("leave", NODE, 1.0),
     ]  # fmt: skip
+
+
+def test_progress_says_until_when_uploads_are_waited_for(peer: Peer, client: CoreClient) -> None:
+    opened = intake(client)
+    assert opened.alive_until == -math.inf
+    assert give(peer, client, Told(), core_wire.head("progress", ctx=CTX.hex(), left=2.5)) == []
+    assert opened.alive_until == 1.0 + 2.5  # events are given at 1.0 here
+    late = core_wire.head("progress", ctx="00" * 32, left=9.0)
+    assert give(peer, client, Told(), late) == []
+    assert opened.alive_until == 3.5
+
+
+@pytest.mark.parametrize("left", [None, "5", -1, 1e9])
+def test_a_progress_that_no_round_has_is_malformed(
+    peer: Peer, client: CoreClient, left: object
+) -> None:
+    intake(client)
+    said = core_wire.head("progress", ctx=CTX.hex(), left=left)
+    with pytest.raises(Malformed, match=r"^core: progress.left: expected 0..21600 s, got"):
+        give(peer, client, Told(), said)
 
 
 def test_a_late_word_about_a_closed_sum_is_nobodys(peer: Peer, client: CoreClient) -> None:

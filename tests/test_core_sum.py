@@ -233,6 +233,31 @@ def test_a_whole_vector_does_not_rest() -> None:
     assert told.events == [("whole", {"node": A})]
 
 
+def test_the_serverapp_hears_until_when_an_upload_keeps_pace_and_only_news() -> None:
+    """A rest of 5 s; the whole, three frames, in 40 s: two frames may take 5 + 2/3 of 40 s."""
+    told = Told(slots=2)
+    told.sum = CoreSum(World(2), CTX, Shape(SIZE, SIZE, 5.0, 40.0, 2), None, told._tell)
+    told.sum.say_progress(0.0)
+    assert told.events == []
+    for node in (A, B):
+        told.sum.expect(node, digest(vector(1)))
+    told.sum.grant(A, 1.0)
+    told.sum.say_progress(1.25)
+    told.sum.say_progress(1.5)
+    assert told.events == [("progress", {"left": 4.75})]
+    first, second, third = parts(vector(1))
+    told.sum.frame(A, first, 3.0)
+    told.sum.grant(B, 3.0)
+    told.sum.say_progress(3.5)
+    told.sum.say_progress(7.99)
+    assert told.events[1:] == [("progress", {"left": 4.5})]
+    told.sum.say_progress(8.0)  # both rest: nothing to say
+    told.sum.frame(A, second, 10.0)
+    told.sum.frame(A, third, 10.1)
+    told.sum.say_progress(10.2)  # whole, and not waited for any more
+    assert told.events[2:] == [("whole", {"node": A})]
+
+
 def test_who_gives_up_waiting_puts_nobody_under_pressure() -> None:
     told = Told()
     for node in (A, B):

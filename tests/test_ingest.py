@@ -228,3 +228,56 @@ def test_who_waits_no_longer_puts_nobody_under_pressure() -> None:
     made.unwait("b")
     assert made.patient_until == math.inf
     made.unwait("c")
+
+
+# ---- pace ------------------------------------------------------------------------------------
+
+
+def paced(slots: int, members: int) -> Ingest:
+    """A rest of 15 s, so a trip of 60 s; 600 s for all uploads."""
+    return Ingest(World(slots), CTX, Shape(SIZE, SPLIT, STALL, 600.0, members))
+
+
+def test_an_upload_keeps_pace_while_it_would_be_whole_in_the_time_for_all_of_them() -> None:
+    made = paced(1, 1)
+    assert made.alive_until == -math.inf
+    made.wants("a", 100.0)
+    assert made.alive_until == 115.0
+    made.accept("a", parts(1)[0], 114.0)
+    assert made.alive_until == 129.0
+    half = 115.0 + 600.0 * PAYLOAD / SIZE
+    made.accept("a", parts(1)[0], half - 1.0)  # nothing new in it
+    assert made.alive_until == half
+    made.accept("a", parts(1)[1], half)
+    assert made.alive_until == half + 15.0
+    made.accept("a", parts(1)[2], half + 1)
+    assert made.alive_until == -math.inf
+
+
+def test_the_best_of_several_counts_and_who_is_gone_does_not() -> None:
+    made = paced(2, 2)
+    made.wants("a", 0.0)
+    made.wants("b", 10.0)
+    assert made.alive_until == 25.0
+    made.discard("b")
+    assert made.alive_until == 15.0
+    made.close()
+    assert made.alive_until == -math.inf
+
+
+@pytest.mark.parametrize(
+    ("slots", "members", "turn"),
+    [(1, 1, 600.0), (1, 4, 150.0), (4, 5, 300.0), (4, 4, 600.0), (1, 100, 60.0), (4, 0, 600.0)],
+)
+def test_while_others_wait_it_must_keep_up_with_its_turn(
+    slots: int, members: int, turn: float
+) -> None:
+    """600 s divided by the turns that the slots need, and no less than the trip of 60 s."""
+    made = paced(slots, members)
+    for number in range(slots + 1):
+        made.wants(str(number), 0.0)
+    late = STALL + turn * PAYLOAD / SIZE
+    for now in (14.0, late - 1.0):
+        made.accept("0", parts(1)[0], now)
+    assert "0" not in made.stalled(late - 0.001)
+    assert "0" in made.stalled(late)
