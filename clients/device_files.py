@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
@@ -256,14 +255,22 @@ def _table(content: str, where: str) -> dict[str, Any]:
         raise SettingsError(where, "valid TOML", str(error)) from error
     values: dict[str, Any] = {}
     for name, value in found.items():
-        place = f"{where}:{line_of(content, name)}: {name}"
-        if name not in _KEYS:
-            raise SettingsError(place, f"one of the keys {', '.join(_KEYS)}", name)
+        key = _KEYS.get(name)
         try:
-            values[name] = _KEYS[name].read(value)
-        except (TypeError, ValueError) as error:
-            raise SettingsError(place, _KEYS[name].expected, value) from error
+            values[name] = key.read(value) if key is not None else None
+        except (TypeError, ValueError):
+            key = None
+        if key is None:
+            place = f"{where}:{line_of(content, name)}: {name}"
+            raise _wrong(place, name, value)
     return values
+
+
+def _wrong(place: str, name: str, value: object) -> SettingsError:
+    """Return what is to be said about a key of device.toml."""
+    if name not in _KEYS:
+        return SettingsError(place, f"one of the keys {', '.join(_KEYS)}", name)
+    return SettingsError(place, _KEYS[name].expected, value)
 
 
 def _certificate(file: Path) -> x509.Certificate:
@@ -286,8 +293,13 @@ def _check_pair(leaf: x509.Certificate, pem: str, file: Path) -> PrivateKeyTypes
     """Return the private key of a certificate."""
     try:
         key = load_pem_private_key(pem.encode(), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (TypeError, *UNREADABLE) as error:
         raise SettingsError(str(file), "a PEM private key", "something else") from error
-    if key.public_key() != leaf.public_key():
+    try:
+        public = leaf.public_key()
+    except UNREADABLE as error:
+        move = "the certificate beside it cannot be read; renew both"
+        raise SettingsError(str(file), "the key of a certificate", "none", move) from error
+    if key.public_key() != public:
         raise SettingsError(str(file), "the key of the certificate beside it", "another key")
     return key

@@ -16,7 +16,6 @@ import ssl
 from typing import TYPE_CHECKING
 
 import httpx
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest
@@ -25,6 +24,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from ..protocol.errors import SettingsError
+from ..protocol.verification import UNREADABLE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +92,7 @@ def _remembered(key: Path) -> int | None:
 def _load(key: Path) -> ec.EllipticCurvePrivateKey:
     try:
         own = load_ssh_private_key(key.read_bytes(), None)
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+    except (OSError, *UNREADABLE) as error:
         raise SettingsError(str(key), "a node key in OpenSSH format", str(error)) from error
     if not isinstance(own, ec.EllipticCurvePrivateKey):
         raise SettingsError(str(key), "a key on a NIST curve", type(own).__name__)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .policy_file import (
@@ -37,7 +38,7 @@ from ..protocol.documents import read_toml
 from ..protocol.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 PLAIN = "plain"
@@ -103,7 +104,7 @@ class Policy:
         for key in _KEYS:
             value = getattr(self, _field(key))
             if value is not None or _field(key) not in _MAY_BE_ABSENT:
-                _read(key, _plain(value), f"policy: {key}")
+                _read(key, _plain(value), partial(str, f"policy: {key}"))
 
     @classmethod
     def load(cls, path: Path) -> Policy:
@@ -129,12 +130,12 @@ class Policy:
             raise SettingsError(f"{where}:{place}", "valid TOML", str(error)) from error
         values: dict[str, object] = {}
         for table, entries in tables.items():
-            place = f"{where}:{line_of(text, table)}: {table}"
             if table not in _TABLES or not isinstance(entries, dict):
+                place = _place(where, text, table)
                 raise SettingsError(place, f"one of the tables {', '.join(_TABLES)}", entries)
             for name, value in entries.items():
                 key = f"{table}.{name}"
-                values[name] = _read(key, value, f"{where}:{line_of(text, key)}: {key}")
+                values[name] = _read(key, value, partial(_place, where, text, key))
         return cls(**values)  # type: ignore[arg-type]
 
     def dumps(self) -> str:
@@ -280,16 +281,21 @@ class Policy:
         return {key: _plain(value) for key, value in values.items() if value is not None}
 
 
-def _read(key: str, value: object, where: str) -> object:
+def _place(where: str, text: str, key: str) -> str:
+    """Return file, line and key; to find the line takes a walk through the file."""
+    return f"{where}:{line_of(text, key)}: {key}"
+
+
+def _read(key: str, value: object, where: Callable[[], str]) -> object:
     """Return a TOML value as its field's value."""
     if key not in _KEYS:
         table = key.split(".", maxsplit=1)[0]
         known = [_field(name) for name in _KEYS if name.startswith(f"{table}.")]
-        raise SettingsError(where, f"one of the keys {', '.join(known)}", _field(key))
+        raise SettingsError(where(), f"one of the keys {', '.join(known)}", _field(key))
     try:
         return _KEYS[key].read(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise SettingsError(where, _KEYS[key].expected, value) from error
+        raise SettingsError(where(), _KEYS[key].expected, value) from error
 
 
 def _field(key: str) -> str:

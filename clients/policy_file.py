@@ -22,7 +22,7 @@ _LIMIT = 1 << 20
 _INT64 = 2**63 - 1
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _HEADER = re.compile(r"\s*\[\[?([^\[\]]+)\]\]?\s*(?:#.*)?")
-_ENTRY = re.compile(r"""\s*((?:[\w."' \t-])+?)\s*=""")
+_NAMES = re.compile(r"""[\w."' \t-]+""")
 
 
 class Key(NamedTuple):
@@ -147,12 +147,12 @@ def line_of(text: str, key: str) -> int:
     table = ""
     for number, line in enumerate(text.split("\n"), 1):
         header = _HEADER.fullmatch(line)
-        entry = _ENTRY.match(line)
+        entry, equals, _ = line.partition("=")
         if header:
             table = _bare(header[1])
             name = table
-        elif entry:
-            name = f"{table}.{_bare(entry[1])}".lstrip(".")
+        elif equals and _NAMES.fullmatch(entry):
+            name = f"{table}.{_bare(entry)}".lstrip(".")
         else:
             continue
         if name == key:

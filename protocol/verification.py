@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -46,13 +46,15 @@ if TYPE_CHECKING:
 
 UNREADABLE = (
     ValueError,
+    UnsupportedAlgorithm,
+    InternalError,
     x509.InvalidVersion,
     x509.ExtensionNotFound,
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
-"""What the library raises for bytes that are no certificate: loading one looks at little of it,
-names, dates and extensions are read when they are asked for."""
+"""What the library raises for bytes that are no certificate, or no key: loading one looks at
+little of it, and name, dates, key and extensions are read when they are asked for."""
 MAX_DER = 4096  # a signing leaf is about 600 bytes
 _CACHE_LIMIT = 65536
 
@@ -305,7 +307,7 @@ def _site(leaf: x509.Certificate, peer: str) -> str:
 def _public(leaf: x509.Certificate, peer: str) -> CertificatePublicKeyTypes:
     try:
         return leaf.public_key()
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except UNREADABLE as error:
         raise BadCertificate(peer, "key cannot be read", "a known kind", "another") from error
 
 

@@ -40,6 +40,7 @@ MANIFEST_FILE = "manifest.json"
 MANIFEST_LIMIT = MAX_JSON + (16 << 20)
 HEADER_LIMIT = 100_000_000
 """Bytes of a safetensors header; the format's own bound."""
+_DIGEST = 32
 _MOVE = "resume from an earlier round or restore a backup"
 
 
@@ -225,6 +226,8 @@ def _parse(data: bytes, path: Path, run: str, number: int) -> Round:
     if body["format"] != FORMAT or said != expected:
         raise ValueError(f"{body['format']} of round {about['round']} of {about['run']}")
     seq, head = body["ledger"]
+    if len(bytes.fromhex(about["digest"])) != _DIGEST:
+        raise ValueError("a digest of another length")
     return Round(
         run=run,
         number=number,
@@ -278,7 +281,7 @@ def _read(path: Path, limit: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise ValueError(f"{size} bytes, {limit} at most")
-        return file.read(limit + 1)
+        return file.read(size + 1)  # a buffer of that size is made beforehand
 
 
 def _open(path: Path) -> BinaryIO:

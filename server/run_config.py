@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Value = bool | int | float | str
+_DIGITS = 20
+"""Characters of the longest integer of 64 bits; beyond it only a float can be meant."""
 
 KEYS: dict[str, Value] = {
     "clients": 5,
@@ -61,7 +63,8 @@ def parsed(text: str) -> Value:
     """Return the value that a text says: a flag, a number, or the text without its quotes."""
     if text in {"true", "false"}:
         return text == "true"
-    for kind in (int, float):
+    kinds = (int, float) if len(text) <= _DIGITS else (float,)
+    for kind in kinds:
         try:
             return kind(text)
         except ValueError:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import tomllib
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,9 @@ from cryptography.x509.oid import NameOID
 
 from ..clients.policy import Policy
 from ..protocol.certificates import FEDERATION, ID_BYTES, Authority, fingerprint, node_uri
+from ..protocol.documents import read_toml
 from ..protocol.errors import SettingsError, StateError
+from ..protocol.verification import UNREADABLE
 from ..server.registry import Node
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def prepare(folder: Path, name: str, clients: Sequence[Client], now: datetime) -
         nodes = tuple(_node(authority, folder, client, now) for client in clients)
         registry = json.dumps([asdict(node) for node in nodes], indent=1)
         _write(folder / "nodes.json", registry.encode(), 0o600)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, KeyError, TypeError, IndexError, *UNREADABLE) as error:
         raise StateError(
             str(folder), "the files of a development federation", error,
             "remove the folder; the next `umbel up` makes another",
@@ -173,7 +174,7 @@ def _authority(folder: Path, name: str, now: datetime) -> Authority:
     if found is not None and (folder / "ca.key").exists():
         key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
         organisation = found.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-        ours = isinstance(key, ec.EllipticCurvePrivateKey) and organisation[0].value == name
+        ours = key.public_key() == found.public_key() and organisation[0].value == name
         if ours and found.not_valid_after_utc - now > _CA_MARGIN:
             return Authority(name, found, key)  # type: ignore[arg-type]
     made = Authority.create(name, now)
@@ -223,7 +224,7 @@ def _node_id(device: Path) -> bytes:
     """Return the id that a device had, or a new one, which is written at once."""
     file = device / "device.toml"
     if file.exists():
-        found = bytes.fromhex(tomllib.loads(file.read_text(encoding="utf-8"))["id"])
+        found = bytes.fromhex(read_toml(file.read_text(encoding="utf-8"))["id"])
         if len(found) == ID_BYTES:
             return found
     made = secrets.token_bytes(ID_BYTES)

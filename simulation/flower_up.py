@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-import tomllib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -29,6 +28,7 @@ from .flower_control import ONLINE, Control, build_bundle
 from .flower_programs import RESUME, RUN, SERVERS, SUPEREXEC, SUPERLINK, flwr_home
 from .processes import Supervisor
 from .programs import free_port
+from ..clients.device_files import DeviceFiles
 from ..clients.flower_launcher import remove_left, write_launcher
 from ..clients.flower_node import deactivate, remember
 from ..protocol.errors import StateError
@@ -265,8 +265,8 @@ def free_key(folder: Path, program: Program) -> None:
     device = folder / "nodes" / program.name
     if device.is_dir():
         shutil.rmtree(device / "tasks", ignore_errors=True)
-        about = tomllib.loads((device / "device.toml").read_text(encoding="utf-8"))
-        deactivate(about["superlink"], device / "ca.pem", device / "flower")
+        superlink = DeviceFiles.read(device).superlink
+        deactivate(superlink, device / "ca.pem", device / "flower")
 
 
 def end_bereft(supervisor: Supervisor, folder: Path) -> None:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import psutil  # type: ignore[import-untyped]
 
 from . import process_tree as tree
-from .programs import Program, environment, free_port, last_line, private
+from .programs import Program, check_state, environment, free_port, last_line, private
 from ..protocol.documents import read_json
 from ..protocol.errors import StateError
 
@@ -364,7 +364,7 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     path = folder / "up.json"
     try:
         state: dict[str, Any] = read_json(path.read_bytes())
-        state["mark"], state["supervisor"]["pid"], state["programs"]
+        check_state(state)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..protocol.errors import StateError
 
@@ -39,6 +39,30 @@ class Program:
     """Seconds between its end and its next start."""
     patience: float = 90.0
     """For how many seconds it is started again and again while it does not stay up."""
+
+
+def check_state(state: Any) -> None:
+    """Refuse what is not the state of `umbel up`, as it stands in `up.json`.
+
+    Raises:
+        KeyError, TypeError, ValueError: A part is missing, or of another type.
+    """
+    programs = state["programs"]
+    if not isinstance(state["mark"], str) or not isinstance(programs, list):
+        raise TypeError("mark and programs: expected a text and a list")
+    for item in (state["supervisor"], *programs):
+        if type(item["pid"]) is not int or not 0 <= item["pid"] < 2**31:
+            raise ValueError("pid: expected the number of a process")
+        if type(item["started"]) not in (int, float):
+            raise TypeError("started: expected a number of seconds")
+    for program in (item["program"] for item in programs):
+        made = Program(**program)
+        texts = (made.name, *made.command, *made.env, *dict(made.env).values())
+        numbers = (made.tier, made.restart, made.pause)
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("program: expected texts as name, command and environment")
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise TypeError("program: expected numbers as tier, restart and pause")
 
 
 def environment() -> dict[str, str]:

@@ -203,6 +203,14 @@ def document(rng: Random, data: bytes) -> bytes:
     return _encoded(text)
 
 
+def cells(rng: Random, data: bytes) -> bytes:
+    """Change one value of a JSON object; what comes out is JSON, and has the same keys."""
+    tree = json.loads(data)
+    key = rng.choice(sorted(tree))
+    changed = tree_change(rng, tree[key]) if rng.randrange(2) else rng.choice(ODD)
+    return _encoded(json.dumps(tree | {key: changed}))
+
+
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
@@ -322,6 +330,7 @@ MUTATORS: dict[str, tuple[Mutator, ...]] = {
     "bytes": BLIND,
     "protobuf": (message, message, message, *BLIND),
     "json": (document, document, document, document, *BLIND),
+    "cells": (cells,),
     "toml": (toml, toml, toml, toml, *BLIND),
     "lines": (lines, lines, lines, *BLIND),
     "der": (der, der, der, *BLIND),
@@ -352,7 +361,10 @@ MONSTERS: dict[str, tuple[bytes, ...]] = {
         b"".join(b"k%d = 1\n" % i for i in range(5000)),
         b"".join(b"[t%d]\n" % i for i in range(6000)),
     ),
-    "lines": (b"\n" * 60000, b" " * 60000, b"closed " * 8000, b"closed \n" * 8000),
+    "lines": (
+        b"UMBEL_DEADLINE=" + b"9" * 400, b"UMBEL_LR=" + b"9" * 400, b"UMBEL_SEED=" + b"9" * 5000,
+        b"\n" * 60000, b" " * 60000, b"closed " * 8000, b"closed \n" * 8000,
+    ),
     "der": (b"\x30\x80" * 30000, b"\x30\x84\xff\xff\xff\xff", b"\x30\x82\x0f\xff" + bytes(4095)),
 }  # fmt: skip
 """Tried as they are: nothing of this kind grows out of small mutations."""

@@ -248,7 +248,8 @@ def _records(data: bytes) -> bytes:
     return again
 
 
-def _some_journals() -> list[bytes]:
+def journals() -> list[bytes]:
+    """Return the bytes of some journals."""
     ctx, ids = bytes(range(32)), tuple(sorted((NODE, KEY[:16])))
     records: Sequence[journal.Record] = (
         journal.Keyed(SUBJECT),
@@ -261,7 +262,7 @@ def _some_journals() -> list[bytes]:
     return [b"".join(found), found[1], b"".join(found) + found[0][:20]]
 
 
-def _summed(data: bytes) -> bytes:
+def summed(data: bytes) -> bytes:
     """Give every line its checksum again."""
     out = []
     for line in data.split(b"\n"):
@@ -350,7 +351,7 @@ PROTOCOL = (
         seal=lambda body: body + hmac.digest(KEY, body, "sha256"),
     ),
     Parser(
-        name="journal.parse", form="lines", errors=(StateError,), make=_some_journals,
-        parse=_records, again=bytes, seal=_summed,
+        name="journal.parse", form="lines", errors=(StateError,), make=journals,
+        parse=_records, again=bytes, seal=summed,
     ),
 )  # fmt: skip

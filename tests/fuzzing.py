@@ -5,7 +5,7 @@ For any bytes at all a parser
     1  returns, or raises one of the errors that it declares, and nothing else
     2  says what is wrong in one line of bounded length that steers no terminal, and repeats at
        most `ECHO` characters of the input at a stretch, and no secret
-    3  takes memory in proportion to the input (`GROWTH` times, and `spare`)
+    3  takes memory in proportion to the input (`growth` times, and `spare`)
     4  ends: `HANG` seconds of CPU are not a figure, they are a way to notice quadratic work
     5  gives for what it accepted a form that is accepted again, and means the same
 
@@ -50,6 +50,8 @@ class Parser:
     seal: Callable[[bytes], bytes] | None = None
     """Signs, or sums, spoilt bytes anew, so that the spoilt part is looked at too."""
     again: Callable[[Any], bytes] | None = None
+    growth: int = GROWTH
+    """Bytes of memory for each byte of input."""
     spare: int = 4 << 20
     """Bytes of memory that do not grow with the input."""
     secrets: tuple[bytes, ...] = ()
@@ -112,7 +114,7 @@ def checked(parser: Parser, data: bytes, *, trace: bool = True) -> Verdict:
         if trace:
             tracemalloc.stop()
     assert seconds < HANG, f"{parser.name}: {seconds:.1f} s for {len(data)} bytes"
-    allowed = GROWTH * len(data) + parser.spare
+    allowed = parser.growth * len(data) + parser.spare
     assert peak <= allowed, f"{parser.name}: {peak} bytes of memory for {len(data)}"
     if accepted and parser.again is not None:
         once = parser.again(found)

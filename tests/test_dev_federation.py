@@ -28,6 +28,7 @@ from umbel.simulation.dev_federation import Client, DevFederation, prepare, writ
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 CLIENTS = (Client(name="edge-0"), Client(name="edge-1"), Client(name="gpu-0", ddp=2))
+_PEM = "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n"
 KEYS = {"ca.key", "gateway.key", "superlink.key", "signing.key", "tls.key", "flower"}
 
 
@@ -221,3 +222,32 @@ def test_a_damaged_file_is_one_line(made: DevFederation, tmp_path: Path) -> None
     (folder / "nodes" / "edge-0" / "tls.key").write_text("nonsense")
     with pytest.raises(StateError, match="remove the folder"):
         prepare(folder, "dev", CLIENTS, NOW)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nodes/edge-0/device.toml", "id = " + "[" * 100_000),
+        ("nodes/edge-0/device.toml", "id = 7"),
+        ("ca.key", _PEM.format("MBICAQAwBQYDK2VwBAYEBKfF/bQ=")),  # an Ed25519 key of four bytes
+    ],
+)
+def test_a_file_that_a_reader_stumbles_over_is_one_line(
+    made: DevFederation, tmp_path: Path, name: str, text: str
+) -> None:
+    folder = _copied(made, tmp_path / "dev")
+    (folder / name).write_text(text)
+    with pytest.raises(StateError, match="remove the folder"):
+        prepare(folder, "dev", CLIENTS, NOW)
+
+
+def test_a_ca_whose_key_is_another_is_made_anew(made: DevFederation, tmp_path: Path) -> None:
+    """Whoever was killed between writing the one and the other left such a pair."""
+    folder = _copied(made, tmp_path / "dev")
+    other = prepare(tmp_path / "other", "dev", (), NOW)
+    (folder / "ca.key").write_bytes((other.folder / "ca.key").read_bytes())
+    again = prepare(folder, "dev", CLIENTS, NOW)
+    verifier = Verifier(_certificate(again.ca), "dev")
+    for client in CLIENTS:
+        leaf = _certificate(again.device(client.name) / "signing.pem")
+        verifier.member(leaf.public_bytes(Encoding.DER), NOW)

@@ -7,10 +7,13 @@ import resource
 import shutil
 import subprocess
 import sys
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from umbel.clients.device_files import DeviceFiles, device_files, host, own_policy
 from umbel.protocol.certificates import fingerprint
@@ -142,6 +145,25 @@ def test_a_key_file_that_is_none_is_refused_without_quoting_it(device: Path) -> 
     with pytest.raises(SettingsError, match="a PEM private key") as caught:
         everything(device)
     assert "SECRET" not in str(caught.value)
+
+
+def test_a_key_that_openssl_stumbles_over_is_refused(device: Path) -> None:
+    lines = "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n"
+    der = bytes.fromhex("3010020100300506032b657004060404a7c5fdb4")  # an Ed25519 key of 4 bytes
+    (device / "signing.key").write_text(lines.format(b64encode(der).decode()), "utf-8")
+    with pytest.raises(SettingsError, match="a PEM private key"):
+        everything(device)
+
+
+def test_a_certificate_whose_key_is_of_no_known_kind_is_refused(device: Path) -> None:
+    pem = x509.load_pem_x509_certificate((device / "tls.pem").read_bytes())
+    der = pem.public_bytes(Encoding.DER)
+    kind = bytes.fromhex("06072a8648ce3d0201")  # id-ecPublicKey
+    made = b64encode(der.replace(kind, kind[:-1] + b"\x7f"))
+    text = b"-----BEGIN CERTIFICATE-----\n" + made + b"\n-----END CERTIFICATE-----\n"
+    (device / "tls.pem").write_bytes(text)
+    with pytest.raises(SettingsError, match="the certificate beside it cannot be read"):
+        DeviceFiles.read(device).tls(NOW)
 
 
 def test_without_a_trust_anchor_there_is_no_device(device: Path) -> None:

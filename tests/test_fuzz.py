@@ -8,13 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from umbel.tests.fuzz_files import FILES
 from umbel.tests.fuzz_protocol import PROTOCOL
+from umbel.tests.fuzz_runs import RUNS
 from umbel.tests.fuzzing import Parser, checked, spoilt
 
 if TYPE_CHECKING:
     from random import Random
 
-PARSERS = PROTOCOL
+PARSERS = (*PROTOCOL, *FILES, *RUNS)
 SHORT = settings(
     max_examples=300,
     derandomize=True,

@@ -169,6 +169,10 @@ def test_every_key_can_be_set() -> None:
         ("[secure]\nmin_members =", "policy.toml:2: expected valid TOML"),
         ("[secure", "policy.toml:1: expected valid TOML"),
         ("[secure]\nx = '''", "policy.toml:2: expected valid TOML"),
+        ("\nx = " + "[" * 100_000, "policy.toml:2: expected valid TOML, got 'it nests too deep'"),
+        ("x = " + "9" * 5000, "policy.toml:1: expected valid TOML, got 'an integer of thousands"),
+        ("[secure]\nmin_members = 0x" + "f" * 5000, ":2: secure.min_members: expected an integer"),
+        ("[secure]\ndropout = 0x" + "f" * 5000, ":2: secure.dropout: expected a number"),
     ],
 )
 def test_a_mistake_names_its_line_and_its_key(text: str, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -138,6 +139,13 @@ schemes = [
 )
 def test_a_key_has_its_line(key: str, line: int) -> None:
     assert line_of(TEXT, key) == line
+
+
+def test_a_line_of_sixty_thousand_blanks_takes_no_time() -> None:
+    blank = " " * 60_000
+    began = time.process_time()
+    assert line_of(f"[secure]\n{blank}\n{blank}x\nmin_members = 1", "secure.min_members") == 4
+    assert time.process_time() - began < 1.0  # a regular expression that splits blanks takes days
 
 
 def test_an_inline_table_has_the_line_of_its_table() -> None:

@@ -58,6 +58,8 @@ def test_nodes_are_found_by_their_key_in_flower(tmp_path: Path) -> None:
         ("tls_fingerprint", "g" * 64),
         ("signing_fingerprint", None),
         ("name", ""),
+        ("name", "edge\x1b[2J"),
+        ("site", "\u202enorth"),
         ("site", ["north"]),
         ("flower_key", ""),
         ("flower_key", "a" * 4097),
@@ -89,7 +91,7 @@ def test_two_nodes_share_neither_id_nor_key(tmp_path: Path, shared: str) -> None
         read(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "[", "\xff", '{"edge-1": {}}', "null"])
+@pytest.mark.parametrize("text", ["", "[", "\xff", '{"edge-1": {}}', "null", "[" * 9999])
 def test_a_damaged_file_is_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_bytes(text.encode("latin-1"))
     with pytest.raises(StateError, match=r"nodes\.json: expected ") as caught:

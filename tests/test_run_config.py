@@ -144,8 +144,28 @@ def test_other_variables_and_empty_ones_say_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("3", 3), ("0.5", 0.5), ("1e-3", 0.001), ("true", True), ("false", False), ('"3"', "3")],
+    [
+        ("3", 3),
+        ("0.5", 0.5),
+        ("1e-3", 0.001),
+        ("true", True),
+        ("false", False),
+        ('"3"', "3"),
+        ("1" * 20, int("1" * 20)),
+        ("9" * 400, float("inf")),
+        ("-" + "9" * 400, float("-inf")),
+    ],
 )
 def test_a_variables_value_is_read_as_toml_has_it(text: str, value: Value) -> None:
     assert parsed(text) == value
     assert type(parsed(text)) is type(value)
+
+
+@pytest.mark.parametrize("name", ["UMBEL_DEADLINE", "UMBEL_LR", "UMBEL_SEED", "UMBEL_ALPHA"])
+def test_a_number_that_no_float_holds_is_refused(name: str) -> None:
+    def settings() -> object:
+        table, config = tables({}, from_environment({name: "9" * 400}))
+        return run_settings(table, config, run="r", secure=True)
+
+    with pytest.raises(SettingsError):
+        settings()
