@@ -20,5 +20,6 @@ Core service  core_cli.py is `umbel core up`: core_service.py between sessions.p
               operator reads.
 Over Flower   flower_server_app.py is the ServerApp of a task, flower_train.py a run driven from
               one, flower_invitations.py who is asked to come, by registry.py; gathering.py says
-              when enough have. core_client.py is its end of the core's socket.
+              when enough have, draining.py when the run was told to end. core_client.py is its end
+              of the core's socket.
 """

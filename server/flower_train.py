@@ -25,6 +25,7 @@ from . import registry
 from .consistency import check_clients
 from .coordinator import Coordinator
 from .core_client import CoreClient
+from .draining import Drain
 from .flower_invitations import Invitations
 from .gathering import Gathering
 from .initial import INIT, first_model
@@ -34,7 +35,7 @@ from .run_directory import RunDirectory
 from .surroundings import Surroundings
 from .write_behind import WriteBehind
 from ..protocol.documents import read_json
-from ..protocol.errors import SettingsError, TooFewMembers
+from ..protocol.errors import RoundFailed, SettingsError, TooFewMembers
 from ..strategies.metrics import fractional_bits, of_app
 from ..strategies.places import umbel_home
 from ..strategies.trainer import TaskTrainer
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
     from .ledger import RoundRecord
     from .settings import RunSettings
-    from ..protocol.errors import RoundFailed
     from ..strategies import fedavg
     from ..strategies.flower_fedavg import FedAvg
     from ..strategies.metrics import Count, Sum
@@ -141,6 +141,7 @@ def _run(
         CoreClient.open(federation, settings.run, settings.scheme) as core,
         RunDirectory.create(umbel_home(), settings.run) as directory,
         WriteBehind(directory) as disk,
+        Drain() as drain,
         closing(Invitations(grid, registry.read(federation), core, settings.config)) as invitations,
     ):
         _describe(directory, settings, str(grid.run.run_id))
@@ -153,13 +154,13 @@ def _run(
             wall=_now,
             test=learned.test,
             observe=lambda record: disk.later(records.append, record),
-            ready=Rejoin(settings.rounds, settings.rejoin),
+            ready=drain.gate(Rejoin(settings.rounds, settings.rejoin)),
             publish=core.publish,
             traffic=core.traffic,
             intake=core.intake,
         )
         coordinator = Coordinator(settings, learned.model, learned.metrics, rule, around)
-        failure = _drive(coordinator, core, invitations, clients, disk.check)
+        failure = _drive(coordinator, core, invitations, clients, drain, disk.check)
         disk.flush()
         core.goodbye()
         if failure is not None:
@@ -180,6 +181,7 @@ def _drive(
     core: CoreClient,
     invitations: Invitations,
     clients: int,
+    drain: Drain,
     check: Callable[[], None],
 ) -> RoundFailed | None:
     """Hand events to the coordinator until the run is over; return why it failed, if it did.
@@ -194,6 +196,8 @@ def _drive(
             event.give(coordinator, time.monotonic())
         check()
         now = time.monotonic()
+        if drain.over(now, between=coordinator.attempt is None):
+            return _stopped(coordinator, drain)
         if started:
             coordinator.tick(now)
             continue
@@ -203,6 +207,15 @@ def _drive(
         if started := verdict:
             coordinator.begin(now)
     return coordinator.failure
+
+
+def _stopped(coordinator: Coordinator, drain: Drain) -> RoundFailed:
+    """Record that the run was told to end, and return that as its end."""
+    coordinator.note("stopped", "", drain.asked)
+    running = coordinator.attempt is not None
+    what = f"round {coordinator.round} was broken off" if running else "no round was running"
+    move = f"`umbel runs resume {coordinator.settings.run}` goes on with it"
+    return RoundFailed(f"stopped by {drain.asked}: {what}; {move}")
 
 
 def _learned(

@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .flower_control import RunState
-from .flower_lives import Lives
+from .flower_lives import Lives, serverapps
 from .flower_output import SERVERAPP, Output
 from .report import waits_for
 from .run_feed import RunFeed
+from .stopping import draining
+from .up_report import STOPPED
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import StateError, reason_text
+from ..server.draining import DRAIN_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 COMPLETED = "completed"
 AWAY_S = 120.0
 """How long a SuperLink that runs may answer nothing."""
+_LAST_S = 10.0
+"""How long a ServerApp may take to go when its round has ended."""
 _POLL_S = 0.05
 _STATE_S = 0.5
 
@@ -76,6 +81,8 @@ class Course:
     records: tuple[RoundRecord, ...]
     killed: tuple[Killed, ...]
     restarted: tuple[Restarted, ...] = ()
+    stopped: str = ""
+    """The signal that ended it, if one did."""
     last_words: str
     """The last line of the ServerApp's output."""
     refused: bool = False
@@ -106,17 +113,26 @@ class _Course:
         self._lives = Lives(up, plan, flower_run)
         self._feed, self._output = RunFeed(up.wanted.home, flower_run), Output(up, flower_run)
         self._answered = time.monotonic()
+        self.stopped, self._stop_by = "", float("inf")
+        """By which signal the run was told to end, and until when it may take."""
 
     def follow(self) -> Course:
-        """Show the run until it is over."""
+        """Show the run until it is over, or until it has ended because somebody asked for that.
+
+        Raises:
+            KeyboardInterrupt: Somebody asked twice, or it did not end in its time.
+        """
         next_look, state = 0.0, None
-        while state is None or not state.over:
-            time.sleep(_POLL_S)
-            self._show()
-            if (now := time.monotonic()) >= next_look:
-                next_look = now + _STATE_S
-                self._look()
-                state = self._state(now)
+        with draining() as ask:
+            while state is None or not state.over:
+                time.sleep(_POLL_S)
+                self._show()
+                if ask.asked:
+                    self._end(ask.asked)
+                if (now := time.monotonic()) >= next_look:
+                    next_look = now + _STATE_S
+                    self._look()
+                    state = self._state(now)
         self._show()
         last = self._output.end()
         self._show()
@@ -125,8 +141,8 @@ class _Course:
         return Course(
             flower_run=self._lives.flower_run, state=state, run=run,
             records=tuple(self._feed.records), killed=tuple(self.killed),
-            restarted=tuple(self.restarted), last_words=last, secure=self.plan.secure,
-            refused=run is None and _refused(self.up),
+            restarted=tuple(self.restarted), stopped=self.stopped, last_words=last,
+            secure=self.plan.secure, refused=run is None and _refused(self.up),
         )  # fmt: skip
 
     def _show(self) -> None:
@@ -139,6 +155,20 @@ class _Course:
         for number, phase, nodes in self._feed.waiting:
             self.shown.say(waits_for(number, phase, [self.names.get(n, n) for n in nodes]))
         self._output.show(self.shown, whole=self._feed.run is None and not self.plan.umbel)
+
+    def _end(self, signal_name: str) -> None:
+        """Tell the ServerApp once that it is to end; wait for that for its time."""
+        now = time.monotonic()
+        if not self.stopped:
+            self.stopped, self._stop_by = signal_name, now + DRAIN_S + _LAST_S
+            apps = serverapps(self.up.supervisor)[0]
+            if self._feed.run is None or not apps:
+                raise KeyboardInterrupt
+            self.shown.say("ending after this round; ask again to end at once")
+            for app in apps:
+                app.terminate()
+        if now > self._stop_by:
+            raise KeyboardInterrupt
 
     # -- a ServerApp that was killed ----------------------------------------------------------
 
@@ -156,8 +186,8 @@ class _Course:
         self._answered = now
         if not killed:
             return state
-        if self._is_over():
-            return RunState(state.status, COMPLETED, "")
+        if self.stopped or self._is_over():
+            return RunState("finished", STOPPED if self.stopped else COMPLETED, "")
         self._note(SERVERAPP, killed)
         self.shown.say(f"{SERVERAPP} {killed}")
         if self._feed.run is None and not (self.plan.umbel or self.plan.secure):

@@ -30,6 +30,32 @@ def stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class Ask:
+    """Whether somebody asked that the run ends."""
+
+    asked = ""
+    """The signal's name."""
+
+
+@contextmanager
+def draining() -> Iterator[Ask]:
+    """Take the first signal for the length of a block as a wish; the second ends the command."""
+    ask = Ask()
+
+    def told(number: int, _frame: object) -> None:
+        if ask.asked:
+            raise KeyboardInterrupt
+        ask.asked = signal.Signals(number).name
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, told) for number in numbers]
+    try:
+        yield ask
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
 @contextmanager
 def no_orphans() -> Iterator[None]:
     """Reap at the end what lost its parent, on Linux; else it would stay as a defunct process.

@@ -101,10 +101,12 @@ def _run(plan: UpPlan, name: str, *, keep: bool, form: Format) -> None:
             typer.echo(json.dumps(up_report.as_json(result, course, nodes)))
         else:
             typer.echo(up_report.summary(result, course, nodes))
-        if keep:
+        if keep and not course.stopped:
             _keep(federation, screen, name)
         else:
             screen.say("ending every process")
+    if course.stopped:
+        raise KeyboardInterrupt
     log = federation.supervisor.log(SERVERAPP)
     failure = up_report.failure_of(course, log)
     if failure is not None:

@@ -19,6 +19,7 @@ PLAIN_APP = "off (plain Flower messages, which the server reads)"
 REFUSED = "required, and this app is plain: no client answered it"
 RAISED = "ServerApp failed with exception: "
 """What Flower puts before the words of an exception that ended a ServerApp."""
+STOPPED = "stopped"
 NO_ROUND = "required; the run ended before its first round"
 
 
@@ -80,6 +81,8 @@ def summary(result: Result | None, course: Course, nodes: tuple[Node, ...]) -> s
         names = ", ".join(f"{index} {node.name}" for index, node in enumerate(nodes))
         lines.append(f"clients: {names}")
     lines += [_fate(victim) for victim in course.killed]
+    if course.stopped and result is not None:
+        lines.append(f"stopped: {course.stopped}; `umbel runs resume {result.run}` goes on with it")
     lines += [f"restarted: {r.name} in round {r.round} ({r.what})" for r in course.restarted]
     return "\n".join(lines)
 
@@ -106,7 +109,7 @@ def as_json(result: Result | None, course: Course, nodes: tuple[Node, ...]) -> d
         about = report.as_json(result)
     return about | {
         "flower_run": str(course.flower_run),
-        "outcome": course.state.outcome,
+        "outcome": STOPPED if course.stopped else course.state.outcome,
         "clients": {node.name: node.id for node in nodes},
         "killed": [
             {"name": v.name, "round": v.round, "back_s": v.back_s, "again": v.again}

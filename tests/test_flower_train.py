@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sqlite3
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -253,6 +255,35 @@ def test_too_few_nodes_end_the_run_and_those_who_came_go_home(
         train(grid, umbel.FedAvg(), initial_arrays=start(), metrics=METRICS,
               config={"clients": 3, "weight-cap": 40})  # fmt: skip
     assert grid.ends() == [pb.REASON_GOODBYE] * 2
+
+
+def test_a_serverapp_that_is_told_to_end_ends_its_round_first(
+    federation: DevFederation, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UMBEL_RUN", "stopped")
+    told = []
+
+    class Telling(Wrapped):
+        """Tells this process to end in the middle of the second round's training."""
+
+        def train(self, arrays: Any, site: Any, settings: Any) -> Any:
+            """Return the numbers of the table."""
+            told.append(settings)
+            if len(told) == 4:  # of three clients
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().train(arrays, site, settings)
+
+    grid = Nodes(federation, Telling)
+    found = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(RoundFailed, match=r"stopped by SIGTERM.*`umbel runs resume stopped`"):
+        train(grid, umbel.FedAvg(), initial_arrays=start(), metrics=METRICS,
+              config={"clients": 3, "rounds": 50, "weight-cap": 40})  # fmt: skip
+    assert signal.getsignal(signal.SIGTERM) is found
+    assert grid.ends() == [pb.REASON_GOODBYE] * 3
+    query = "SELECT round, outcome FROM round ORDER BY seq"
+    assert rows(home / "runs" / "stopped", query) == [(1, "finished"), (2, "finished")]
+    events = rows(home / "runs" / "stopped", "SELECT kind, code FROM event WHERE kind = 'stopped'")
+    assert events == [("stopped", "SIGTERM")]
 
 
 class Broken(Desk):
