@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from ..clients.policy import Policy
 from ..protocol.certificates import Authority
-from ..protocol.member import Identity
 from ..protocol.plan import Params
+from ..protocol.standpoint import Identity
 from ..protocol.verification import Verifier
 
 if TYPE_CHECKING:

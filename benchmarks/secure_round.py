@@ -36,7 +36,8 @@ from ..protocol.entropy import os_entropy, random_bytes
 from ..protocol.frames import Kind, frames
 from ..protocol.layout import MessageLayout
 from ..protocol.manifest import Manifest
-from ..protocol.member import MemberSide, Standpoint
+from ..protocol.member import MemberSide
+from ..protocol.standpoint import Standpoint
 from ..server.core.world import World
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from ..protocol.certificates import FEDERATION, split_uri
 from ..protocol.documents import read_toml
 from ..protocol.entropy import os_entropy
 from ..protocol.errors import BadCertificate, SettingsError
-from ..protocol.member import Identity
+from ..protocol.standpoint import Identity
 from ..protocol.verification import UNREADABLE, Verifier
 from ..strategies.places import umbel_home
 

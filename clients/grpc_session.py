@@ -128,10 +128,12 @@ class GatewaySession:
         )
 
     def _join_anew(self, over: Over) -> None:
-        """Begin another session with the same ticket: the gateway did not wait for this one."""
+        """Begin another session with the same ticket: the gateway has not kept this one.
+
+        What the device holds of its attempt stays: a server that was lost may still finish it.
+        """
         self._device.log(f"gateway: {over.detail}; this device joins anew")
         self._stop_transfer()
-        self._session.close()
         self._moved[UP] += self._line.bytes_up
         self._moved[DOWN] += self._line.bytes_down
         self._line = self._new_line()

@@ -27,9 +27,10 @@ from ..protocol.context import Terms
 from ..protocol.digest import model_digest
 from ..protocol.errors import BadCertificate, PeerError, Refused, SettingsError, StateError
 from ..protocol.frames import Assembly, Kind
-from ..protocol.member import MemberSide, Standpoint
+from ..protocol.member import MemberSide
 from ..protocol.plan import VERSION
 from ..protocol.scheme_a import State
+from ..protocol.standpoint import Standpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from .policy import Policy
     from .update import Update
     from ..protocol.entropy import Entropy
-    from ..protocol.member import Identity, Step
+    from ..protocol.standpoint import Identity, Step
     from ..protocol.verification import Member, Verifier
 
 DAY = timedelta(hours=24)

@@ -6,7 +6,9 @@ What is agreed on  canonical.py gives a table one byte form, manifest.py a model
                    digest.py one hash; plan.py holds a run's parameters, graph.py who masks with
                    whom. context.py binds all of it into ctx0 and ctx.
 Scheme A           scheme_a.py is its table; member.py and aggregator.py are its two roles,
-                   rules.py what a member checks, unmasking.py what the server rebuilds. Below
+                   standpoint.py what a member brings, rules.py what it checks, unmasking.py
+                   what the server rebuilds, transcript.py what it may keep on disk, and
+                   reopening.py how a successor goes on from there. Below
                    them keys.py, shamir.py, masks.py, entropy.py. plain.py is the same with masks
                    off; round_table.py is an attempt at the coordinator.
 Numbers            codec.py puts values and weight into the ring, layout.py makes the one message.

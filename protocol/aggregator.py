@@ -204,13 +204,12 @@ class ServerSide:
             raise TooFewMembers(f"{len(self._whole)} survivors, at least {least} are needed")
         self.u = tuple(sorted(self._whole))
         self.state = state
-        bits = bitmap(self.u, p.n)
-        return {
-            self.entries[i].id: pb.Survivors(
-                u=bits, masked=[self._headers[v] for v in self.around(i) if v in self._whole]
-            )
-            for i in self.u
-        }
+        return {self.entries[i].id: self.call(i) for i in self.u}
+
+    def call(self, place: int) -> pb.Survivors:
+        """Return what a survivor is shown of U (trip 3 down)."""
+        around = [self._headers[v] for v in self.around(place) if v in self._whole]
+        return pb.Survivors(u=bitmap(self.u, self._plan().n), masked=around)
 
     # -- trip 4 ---------------------------------------------------------------------------
 
@@ -249,8 +248,13 @@ class ServerSide:
             raise TooFewMembers(f"{text}: {p.n} members tolerate {p.d} losses")
         self._usable = {owner: [] for owner in self.u2}
         self.state = state
+        counted = self.counted()
+        return {self.entries[i].id: counted for i in self.u}
+
+    def counted(self) -> pb.Votes:
+        """Return the votes so far."""
         counted = [pb.CountedVote(position=i, signature=s) for i, s in self._votes.items()]
-        return {self.entries[i].id: pb.Votes(votes=counted) for i in self.u}
+        return pb.Votes(votes=counted)
 
     # -- trip 5 ---------------------------------------------------------------------------
 

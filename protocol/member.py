@@ -7,15 +7,16 @@
     votes      -> release       rule 4; then every secret is wiped
 
 Each step returns a `Step`: the journal's record, which must be on disk before the message
-leaves, and the message. Nothing here sends, stores or reads a clock. The states are those
-of scheme_a.py. docs/protocol.md, section 5.
+leaves, and the message. A server that lost its memory after the uploads may ask for the vote
+and the release again (section 7.3): the same question gets the same bytes, another one is
+refused. Nothing here sends, stores or reads a clock. The states are those of scheme_a.py.
+docs/protocol.md, section 5.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from . import graph, journal, keys, masks, plan, rules, shamir
 from . import messages_pb2 as pb
@@ -23,53 +24,14 @@ from .context import RosterEntry, bitmap, context, positions, roster_root
 from .entropy import random_bytes, wipe
 from .errors import BadCertificate, PeerError, Refused, SettingsError
 from .scheme_a import Event, OutOfOrder, Role, State, after
+from .standpoint import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from collections.abc import Sequence
 
     from .context import Terms
-    from .entropy import Entropy
+    from .standpoint import Identity, Standpoint
     from .verification import Member
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
-    """Who a member is: what its certificate says, and the key that proves it."""
-
-    id: bytes
-    """16 bytes, the id in the certificate's URI."""
-    certificate: bytes
-    """DER of the signing certificate."""
-    signing: Ed25519PrivateKey = field(repr=False)
-
-    @property
-    def fingerprint(self) -> bytes:
-        """SHA-256 of the certificate's DER."""
-        return sha256(self.certificate).digest()
-
-
-class Step(NamedTuple):
-    """What a step gives: the record to write and fsync first, and the message to send then."""
-
-    record: journal.Record | None
-    message: pb.ToServer
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Standpoint:
-    """What a member brings to an attempt beside its identity and the terms."""
-
-    floors: rules.Floors
-    """The device's own policy."""
-    resolve: Callable[[bytes], Member]
-    """Certificate fingerprint to verified member; raises BadCertificate."""
-    entropy: Entropy = field(repr=False)
-    voted: frozenset[bytes] | None = None
-    """Ids of the survivors it already voted for on this model of this run."""
-    previous: frozenset[bytes] | None = None
-    """Ids of the survivors it voted for last, on whatever model of whatever run."""
 
 
 class MemberSide:
@@ -95,6 +57,7 @@ class MemberSide:
         self._seed = bytearray()
         self._opening: dict[int, bytearray] = {}
         self._held: dict[int, tuple[bytearray, bytearray]] = {}
+        self._vote = self._release = pb.ToServer()
         self.faults: list[str] = []
         """What was wrong with which neighbour's blob, for the device's own log."""
 
@@ -297,6 +260,8 @@ class MemberSide:
             self.wipe()
             return None
         state = self._next(Event.SURVIVORS, pb.REASON_SURVIVORS)
+        if self._u:
+            return Step(None, self._again(u))
         self._check_survivors(u, message)
         self._u = u
         u2_hash, u_hash = self._hash(self._u2), self._hash(u)
@@ -304,7 +269,14 @@ class MemberSide:
         self.state = state
         record = journal.Voted(self.ctx, u2_hash, tuple(sorted(self.survivor_ids())))
         body = pb.Vote(u2_hash=u2_hash, u_hash=u_hash, signature=signature)
-        return Step(record, pb.ToServer(ctx=self.ctx, vote=body))
+        self._vote = pb.ToServer(ctx=self.ctx, vote=body)
+        return Step(record, self._vote)
+
+    def _again(self, u: Sequence[int]) -> pb.ToServer:
+        """Return the vote that was given before; there is no second one for another set."""
+        if tuple(u) != self._u:
+            raise Refused(pb.REASON_SURVIVORS, "this device voted for another survivor set")
+        return self._vote
 
     def _check_survivors(self, u: Sequence[int], message: pb.Survivors) -> None:
         p = self._numbers()
@@ -333,10 +305,13 @@ class MemberSide:
         public = {i: self._members[i].public for i in self._u}
         votes = [(vote.position, vote.signature) for vote in message.votes]
         rules.quorum(p, public, votes, self.ctx, self._hash(self._u2), self._hash(self._u))
+        if self.state is State.RELEASED:
+            return Step(None, self._release)
         body = pb.Release(shares=[self._share_of(v) for v in self._around if v in set(self._u2)])
         self.state = state
         self.wipe()
-        return Step(journal.Released(self.ctx), pb.ToServer(ctx=self.ctx, release=body))
+        self._release = pb.ToServer(ctx=self.ctx, release=body)
+        return Step(journal.Released(self.ctx), self._release)
 
     def _share_of(self, place: int) -> bytes:
         if place not in self._held:
@@ -350,6 +325,7 @@ class MemberSide:
         """End this attempt: its secrets are gone; returns the record, after which it is silent."""
         self.state = self._next(Event.CLOSE, pb.REASON_ATTEMPT_CLOSED)
         self.wipe()
+        self._release = pb.ToServer()
         return journal.Closed(self.ctx or self.ctx0)
 
     def wipe(self) -> None:

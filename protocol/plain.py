@@ -14,7 +14,7 @@ from . import messages_pb2 as pb
 from .errors import PeerError
 
 if TYPE_CHECKING:
-    from .member import Identity
+    from .standpoint import Identity
     from .verification import Member
 
 NAME = "plain"

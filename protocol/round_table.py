@@ -1,7 +1,7 @@
 """The round table: how one attempt at one round runs at the coordinator, as one dict.
 
     inviting -> sharing -> summing -> voting -> unmasking -> summed -> finished
-                (plain: inviting -> summing -> summed)
+                (plain: inviting -> summing -> summed; reopened: inviting -> voting)
 
 Each phase waits for the members that can still answer, until all have answered or its
 deadline has come; then it goes on with those it has, or fails. Failure is a phase: `aborted`
@@ -36,6 +36,7 @@ class RoundEvent(StrEnum):
     SHARED = "shares routed"
     SUMMED_PLAIN = "updates folded, masks off"
     UPLOADED = "survivors frozen"
+    REOPENED = "reopened from disk"
     QUORUM = "quorum of votes"
     OPENED = "masks removed"
     COMMITTED = "committed"
@@ -48,6 +49,7 @@ P, E = RoundPhase, RoundEvent
 ROUND_TABLE: dict[tuple[RoundPhase, RoundEvent], RoundPhase] = {
     (P.INVITING, E.FROZEN): P.SHARING,
     (P.INVITING, E.FROZEN_PLAIN): P.SUMMING,
+    (P.INVITING, E.REOPENED): P.VOTING,
     (P.SHARING, E.SHARED): P.SUMMING,
     (P.SUMMING, E.UPLOADED): P.VOTING,
     (P.SUMMING, E.SUMMED_PLAIN): P.SUMMED,

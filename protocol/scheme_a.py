@@ -63,6 +63,7 @@ class Event(StrEnum):
     QUORUM = "quorum"
     RELEASE = "release"
     FINISH = "finish"
+    REOPEN = "reopen"
     CLOSE = "close"
 
 
@@ -79,6 +80,10 @@ TABLE: dict[tuple[Role, State, Event], State] = {
     (M, State.SENT, Event.EXCLUDED): State.CLOSED,
     (M, State.SENT, Event.SURVIVORS): State.VOTED,
     (M, State.VOTED, Event.VOTES): State.RELEASED,
+    # Asked again by a server that was started anew: the same answer, whose secrets may be gone.
+    (M, State.VOTED, Event.SURVIVORS): State.VOTED,
+    (M, State.RELEASED, Event.SURVIVORS): State.RELEASED,
+    (M, State.RELEASED, Event.VOTES): State.RELEASED,
     (M, State.TRAINED, Event.CLOSE): State.CLOSED,
     (M, State.KEYED, Event.CLOSE): State.CLOSED,
     (M, State.SHARED, Event.CLOSE): State.CLOSED,
@@ -92,6 +97,8 @@ TABLE: dict[tuple[Role, State, Event], State] = {
     (S, State.GATHERING, Event.FREEZE): State.SHARING,
     (S, State.SHARING, Event.SHARES): State.SHARING,
     (S, State.SHARING, Event.END_SHARES): State.SUMMING,
+    # Out of a transcript: what was gathered before is there, and nothing is gathered anew.
+    (S, State.SHARING, Event.REOPEN): State.SUMMING,
     (S, State.SUMMING, Event.HEADER): State.SUMMING,
     (S, State.SUMMING, Event.DELIVERED): State.SUMMING,
     (S, State.SUMMING, Event.END_UPLOADS): State.VOTING,

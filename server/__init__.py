@@ -1,12 +1,14 @@
 """Floor 2: the cloud: coordinator, firewall, ledger, aggregation core.
 
 A round       coordinator.py drives rounds, attempt.py one try at one, on what surroundings.py
-              gives them. settings.py checks a run's numbers, run_config.py reads them by name,
-              deadlines.py makes every time of a round out of its one deadline,
-              consistency.py refuses what contradicts itself;
-              cohort.py chooses whom to ask, invitation.py says what for, rejoin.py whether the
+              gives them, with who is here by roll.py. settings.py checks a run's numbers,
+              run_config.py reads them by name, deadlines.py makes every time of a round out of
+              its one deadline, consistency.py refuses what contradicts itself; planning.py and
+              cohort.py choose whom to ask, invitation.py says what for, rejoin.py whether the
               last round waits. initial.py takes a first model from a file, outcome.py reads an
               opened sum.
+Resume        history.py is where a run stands, by its ledger; open_round.py what is kept of a
+              round whose survivors are fixed, reopened.py the attempt that goes on from there.
 Vectors       ingest.py takes frames into slots of core/, firewall.py judges what is not masked.
 The record    run_directory.py is a run on disk, run_place.py where it lies and who writes it,
               round_folder.py one round of it, ledger.py its chain of entries in the SQLite file
@@ -19,7 +21,8 @@ Core service  core_cli.py is `umbel core up`: core_service.py between sessions.p
               ends, core_wire.py what passes the socket, core_log.py and core_stderr.py what an
               operator reads.
 Over Flower   flower_server_app.py is the ServerApp of a task, flower_train.py a run driven from
-              one, flower_invitations.py who is asked to come, by registry.py; gathering.py says
-              when enough have, draining.py when the run was told to end. core_client.py is its end
-              of the core's socket.
+              one, flower_sittings.py its rounds over one core service after another,
+              flower_invitations.py who is asked to come, by registry.py; gathering.py says when
+              enough have, draining.py when the run was told to end. core_client.py is its end of
+              the core's socket, remote_intake.py the vectors behind that.
 """

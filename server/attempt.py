@@ -5,9 +5,8 @@ for every member that can still answer, never for one that is gone, and goes on 
 phase's deadline with those it has. A member that breaks a rule is expelled by name; the
 attempt lives while scheme A's tolerance, or the plain quorum, allows.
 
-Messages, frames, losses and ticks come in with the time; messages to members go out through
-`post`. Vectors land in the aggregation core's slots and are folded when they are whole and
-hash to what their sender signed: an expelled member's bytes are never in the sum.
+Vectors land in the aggregation core's slots and are folded when they are whole and hash to
+what their sender signed: an expelled member's bytes are never in the sum.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from .deadlines import PhaseClock
 from ..protocol import messages_pb2 as pb
 from ..protocol import plain
-from ..protocol.aggregator import ServerSide
 from ..protocol.codec import Codec
 from ..protocol.entropy import wipe
 from ..protocol.errors import PeerError, RoundFailed, TooFewMembers, VoidRound, reason_text
+from ..protocol.reopening import Reopenable
 from ..protocol.round_table import OVER, RoundEvent, RoundPhase, moved
 
 if TYPE_CHECKING:
@@ -47,13 +46,14 @@ class Attempt:
         post: Callable[[str, pb.ToClient], None],
         note: Callable[[str, str, str], None],
         knows: Callable[[str, bytes], bool],
+        keep: Callable[[Plan, Reopenable, Intake], None],
         now: float,
     ) -> None:
         """Invite nobody yet: the coordinator has sent `Start` to the cohort.
 
-        `intake` opens the sum at the core, `post` sends a message to a node, `note` records an
-        event `(kind, node, code)`, `knows` says whether a node was sent a certificate before
-        (and remembers that it is now); `now` is in monotonic seconds.
+        `intake` opens the sum, `post` sends to a node, `note` records an event `(kind, node,
+        code)`, `knows` says whether a node was sent a certificate before, and remembers that it
+        is now; `keep` is called before votes are asked for; `now` is in monotonic seconds.
         """
         self.plan = plan
         self.phase = P.INVITING
@@ -64,7 +64,7 @@ class Attempt:
         self.sums: Sums | None = None
         self.codec: Codec | None = None
         self._open_intake, self._post, self._note, self._knows = intake, post, note, knows
-        self._server = ServerSide(plan.terms)
+        self._server, self._keep = Reopenable(plan.terms), keep
         self._intake: Intake | None = None
         self._gone: set[str] = set()
         self._ready: list[str] = []
@@ -94,15 +94,11 @@ class Attempt:
 
     def frame(self, node: str, frame: bytes | memoryview, now: float) -> None:
         """Take one frame of a member's vector."""
-
-        def taken(intake: Intake) -> bytes:
-            return intake.digest(node) if intake.accept(node, frame, now) else b""
-
-        self._arrived(node, taken, now)
+        self._arrived(node, lambda i: i.digest(node) if i.accept(node, frame, now) else b"", now)
 
     def whole(self, node: str, digest: bytes, now: float) -> None:
         """Note that a core elsewhere holds a member's whole vector, with this SHA-256."""
-        self._arrived(node, lambda _intake: digest, now)
+        self._arrived(node, lambda _: digest, now)
 
     def _arrived(self, node: str, taken: Callable[[Intake], bytes], now: float) -> None:
         """Fold a vector when `taken` returns its digest; empty while it is not whole."""
@@ -118,6 +114,11 @@ class Attempt:
         except PeerError as error:
             self.expel(node, error.record)
         self.tick(now)
+
+    def entered(self, node: str, now: float, *, again: bool) -> None:
+        """Note that a node began a session; what an earlier one had of the attempt is gone."""
+        if again:
+            self.lost(node, now)
 
     def lost(self, node: str, now: float) -> None:
         """Note that a node's session ended; it is not waited for."""
@@ -258,7 +259,7 @@ class Attempt:
 
     @property
     def contexts(self) -> tuple[bytes, bytes]:
-        """What the messages of this attempt are bound to: ctx0, and ctx once there is one."""
+        """What this attempt's messages are bound to: ctx0, and ctx once there is one."""
         return self._server.ctx0, self.ctx
 
     def _may_go_on(self, now: float) -> bool:
@@ -287,6 +288,7 @@ class Attempt:
         elif self.phase is P.SUMMING and self.plan.secure:
             survivors = self._server.end_uploads()
             self.survivors = tuple(i.hex() for i in self._server.ids(self._server.u))
+            self._keep(self.plan, self._server, self._opened())
             self._send("survivors", survivors)
             self._move(E.UPLOADED, now)
         elif self.phase is P.SUMMING:
@@ -300,8 +302,8 @@ class Attempt:
     def _freeze(self, now: float) -> None:
         """Freeze the roster with those who are ready; the others are let go."""
         n, params = len(self._ready), self.plan.params
-        if n < params.min_members:
-            raise TooFewMembers(f"{n} members are ready, at least {params.min_members} are needed")
+        if n < (least := params.min_members):
+            raise TooFewMembers(f"{n} members are ready, at least {least} are needed")
         rosters = self._server.freeze() if self.plan.secure else {}
         self.roster = tuple(self._ready)
         self.codec = Codec(n, params.value_range, params.weight_cap)
@@ -320,8 +322,7 @@ class Attempt:
             self._move(E.FROZEN_PLAIN, now)
 
     def _end_plain(self, now: float) -> None:
-        least = self.plan.params.min_survivors
-        folded = self._opened().folded
+        least, folded = self.plan.params.min_survivors, self._opened().folded
         if len(folded) < least:
             raise TooFewMembers(f"{len(folded)} updates came, at least {least} are needed")
         self.survivors = tuple(node for node in self.roster if node in folded)
@@ -329,15 +330,14 @@ class Attempt:
         self._move(E.SUMMED_PLAIN, now)
 
     def _unmask(self, now: float) -> None:
+        streams: list[tuple[bytearray, int]] = []
         try:
             streams = self._server.finish()
-        finally:
-            for member, what in self._server.faults:
-                self._note("bad share", member.hex(), what)
-        try:
             self._opened().unmask(streams)
         finally:
             wipe(*(key for key, _ in streams))
+            for member, what in self._server.faults:
+                self._note("bad share", member.hex(), what)
         self._read_sum()
         self._move(E.OPENED, now)
 

@@ -9,42 +9,47 @@ with every call. The same object serves gRPC sessions and the in-process link.
 A failed attempt changes nothing; it is recorded with its cause, and tried again while
 `attempts` allows. After votes were cast on a model, only an exact repeat of the voted set,
 or members that have not voted, may be asked again (docs/protocol.md, section 7).
+
+Out of the history of a run the coordinator goes on where an earlier one was lost, and finishes
+a round whose survivors were fixed if it can.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import outcome
 from .attempt import Attempt
-from .cohort import Standing, Voters, select
 from .core.world import World
-from .deadlines import Deadlines
 from .firewall import Firewall
+from .history import History
 from .ingest import here
-from .invitation import Joined, Plan, start_of
+from .invitation import start_of
+from .planning import Place, Planner
+from .reopened import Reopened
+from .roll import Roll
 from ..protocol import messages_pb2 as pb
 from ..protocol import wire
-from ..protocol.context import Terms
 from ..protocol.digest import model_digest
 from ..protocol.errors import PeerError, RoundFailed, TooFewMembers, VoidRound
 from ..protocol.frames import subject
-from ..protocol.layout import MessageLayout
 from ..protocol.manifest import Manifest
-from ..protocol.plan import VERSION
-from ..protocol.round_table import RoundEvent, RoundPhase
+from ..protocol.round_table import OVER, RoundEvent, RoundPhase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
+    from .invitation import Plan
+    from .open_round import OpenRound
     from .settings import RunSettings
     from .surroundings import Surroundings
     from ..strategies.fedavg import FedAvg
 
 
+A = TypeVar("A", bound=Attempt)
 _REMEMBERED = 16  # contexts of past attempts, ctx0 and ctx of eight: late messages are passed over
 
 
@@ -58,37 +63,41 @@ class Coordinator:
         metrics: Mapping[str, Mapping[str, int]],
         rule: FedAvg,
         around: Surroundings,
+        history: History | None = None,
     ) -> None:
-        """Write round 0, the initial model; nobody is invited before `begin`.
+        """Write round 0, the initial model, of a new run; nobody is invited before `begin`.
 
         Args:
             settings: The run.
-            model: Named arrays of the initial model.
+            model: Named arrays of the initial model, or of the one in force.
             metrics: Declared metrics of the phases `train` and `evaluate`, by name with their
                 fractional bits.
             rule: The server step.
             around: Trust, disk, transport and clock.
+            history: Where the run stands that is resumed; None for a new one.
         """
+        past = history or History()
         self.settings = settings
         self.manifest = Manifest.of(model)
         self.failure: RoundFailed | None = None
-        self.done, self.round = False, 0
+        self.done = False
+        self.round = past.round
         self.bytes_up = self.bytes_down = 0
-        self._rule, self._around, self._deadlines = rule, around, Deadlines(settings)
-        self._layouts = {p: MessageLayout(self.manifest, m, p) for p, m in metrics.items()}
-        self._layout_digests = {p: self.manifest.layout_digest(m) for p, m in metrics.items()}
+        self._rule, self._around = rule, around
+        self._planner = Planner(settings, around, self.manifest, metrics, past)
         cap = settings.params.weight_cap
         firewall = Firewall(self.manifest, max_norm=settings.max_norm, weight_cap=cap)
         self._intake = around.intake or here(World(around.slots), firewall)
-        self._nodes: dict[str, Joined] = {}
-        self._prints, self._sent = dict[bytes, int](), dict[str, int]()
-        self._standing, self._voters = Standing(), Voters()
-        self._attempts, self._tries, self._held = dict[bytes, int](), 0, False
+        self._roll = Roll(around.verifier)
+        self._tries, self._held, self._best = 0, False, past.best
         self._past: deque[bytes] = deque(maxlen=_REMEMBERED)
-        self._phase = "train"
+        self._phase = "evaluate" if past.evaluated else "train"
         self._attempt: Attempt | None = None
-        self._best: tuple[tuple[float, float], int] | None = None
-        self._publish(self.manifest.pack(model))
+        packed = self.manifest.pack(model)
+        if history is None:
+            self._publish(packed)
+        else:
+            self._take(model_digest(packed), packed)
 
     # -- nodes ------------------------------------------------------------------------------
 
@@ -98,46 +107,41 @@ class Coordinator:
         Raises:
             BadCertificate: It is no member of this federation.
         """
-        member = self._around.verifier.member(der, self._around.wall())
-        node = member.id.hex()
-        again = node in self._nodes
-        self._nodes[node] = Joined(member, der)
-        self._sent[node] = 0
-        if again:  # its earlier session is gone, and what that had of the attempt with it
-            self._lose(node, now)
+        node, again = self._roll.enter(der, self._around.wall())
+        if self._attempt is not None:
+            self._attempt.entered(node, now, again=again)
+            self._conclude(now)
         return node
 
     def leave(self, node: str, now: float) -> None:
         """Note that a node's session ended."""
-        self._nodes.pop(node, None)
-        self._lose(node, now)
-
-    def _lose(self, node: str, now: float) -> None:
+        self._roll.leave(node)
         if self._attempt is not None:
             self._attempt.lost(node, now)
             self._conclude(now)
 
     def resume_session(self, der: bytes) -> str:
-        """Take a node's broken connection up again, the attempt untouched.
-
-        Raises:
-            BadCertificate: It is no member, or not one of this run's sessions.
-        """
-        member = self._around.verifier.member(der, self._around.wall())
-        if member.id.hex() not in self._nodes:
-            raise PeerError(member.id.hex(), "has no session to resume; join anew")
-        return member.id.hex()
+        """Take a node's broken connection up again, the attempt untouched; as `Roll.resumed`."""
+        return self._roll.resumed(der, self._around.wall())
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """Nodes with a session."""
-        return tuple(self._nodes)
+        return tuple(self._roll)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether those who are here may be asked: enough, and none is missed of who voted."""
+        nodes, exact = self._planner.voters.allowed(self.digest, self.nodes)
+        return exact or len(nodes) >= self.settings.params.min_members
 
     # -- what comes in ----------------------------------------------------------------------
 
     def begin(self, now: float) -> None:
-        """Start the first round with the nodes that have joined."""
-        self._next_round(now)
+        """Start the next round, or finish one that was open, with the nodes that have joined."""
+        kept = self._around.open_rounds.kept() if self._around.open_rounds is not None else None
+        if kept is None or not self._reopen(kept, now):
+            self._next_round(now)
 
     def message(self, node: str, data: bytes, now: float) -> None:
         """Take a node's message; bytes that are none end its part in the attempt, by name."""
@@ -197,90 +201,86 @@ class Coordinator:
     def _next_round(self, now: float) -> None:
         """Go to the next training round, the evaluation of the last model, or the end."""
         self._tries = 0
+        if self._advance():
+            self._held = True
+            self.tick(now)
+        else:
+            self._finish()
+
+    def _advance(self) -> bool:
+        """Move on to what is next; say whether there is something."""
         if self.round < self.settings.rounds:
             self.round += 1
             self._phase = "train"
         elif self._phase == "train" and self.settings.final_evaluation:
             self._phase = "evaluate"
         else:
-            self._finish()
-            return
-        self._held = True
-        self.tick(now)
+            return False
+        return True
+
+    @property
+    def _place(self) -> Place:
+        return Place(self.round, self._phase, self.digest)
 
     def _invite(self, now: float, before: str = "aborted") -> None:
         """Open an attempt: choose a cohort and send it the terms; `before` says what failed."""
         self._tries += 1
-        number = self._attempts.get(self.digest, -1) + 1
         try:
-            cohort, needed = self._cohort(number)
+            plan = self._planner.plan(self._place, self._roll, self.note)
         except TooFewMembers as error:
             self._give_up(f"{before}; {error}")
             return
-        self._attempts[self.digest] = number
-        terms = self._terms(number)
-        plan = Plan(
-            terms=terms,
-            layout=self._layouts[self._phase],
-            cohort=cohort,
-            needed=needed,
-            times=self._deadlines.times(self._phase),
-            max_norm=self.settings.max_norm,
-        )
-        self._attempt = Attempt(
-            plan,
-            intake=self._intake,
-            post=self._post,
-            note=self.note,
-            knows=self._knows,
-            now=now,
-        )
-        start = start_of(terms, self.manifest.total_bytes, self.manifest.to_json())
-        for node in cohort:
+        self._attempt = self._opened(Attempt, plan, now)
+        start = start_of(plan.terms, self.manifest.total_bytes, self.manifest.to_json())
+        for node in plan.cohort:
             self._post(node, pb.ToClient(start=start))
         self._attempt.tick(now)
         self._conclude(now)
 
-    def _cohort(self, number: int) -> tuple[dict[str, Joined], int]:
-        """Return whom this attempt asks, and how many of them freeze its roster.
-
-        Raises:
-            TooFewMembers: Too few have not voted on this model: `would difference`.
-        """
-        excluded = self._standing.excluded | self._deadlines.ending(
-            self._nodes, self._around.wall(), self.note
+    def _opened(self, kind: type[A], plan: Plan, now: float) -> A:
+        return kind(
+            plan,
+            intake=self._intake,
+            post=self._post,
+            note=self.note,
+            knows=self._roll.knows,
+            keep=self._around.keep,
+            now=now,
         )
-        here = [n for n in self._nodes if n not in excluded]
-        nodes, exact = self._voters.allowed(self.digest, here)
-        if exact:
-            return {n: self._nodes[n] for n in nodes}, len(nodes)
-        least = self.settings.params.min_members
-        if len(nodes) < least and len(nodes) < len(here):
-            raise TooFewMembers(
-                f"would difference: {len(here) - len(nodes)} of {len(here)} members here voted "
-                f"on this model and are not the whole set; {len(nodes)} did not, {least} are needed"
-            )
-        wanted = self.settings.cohort or len(nodes)
-        asked = self._deadlines.asked(wanted)
-        chosen = select(nodes, asked, seed=self.settings.seed, round=self.round, attempt=number)
-        return {n: self._nodes[n] for n in chosen}, min(wanted, len(chosen))
 
-    def _terms(self, attempt: int) -> Terms:
-        config: dict[str, object] = {**self.settings.config, "server-round": self.round}
-        return Terms(
-            protocol=VERSION,
-            scheme=self.settings.scheme,
-            ca=self._around.ca,
-            app=self._around.app,
-            run=self.settings.run,
-            round=self.round,
-            phase=self._phase,
-            attempt=attempt,
-            model=self.digest,
-            config=config,
-            params=self.settings.params.table(),
-            layout=self._layout_digests[self._phase],
-        )
+    # -- a server that was lost -------------------------------------------------------------
+
+    def _reopen(self, kept: OpenRound, now: float) -> bool:
+        """Take up the attempt that an earlier process left open; say whether it could."""
+        before = self.round, self._phase
+        self._advance()
+        if (self.round, self._phase) != (kept.round, kept.phase):
+            self.round, self._phase = before  # its outcome is in the ledger, or its round is lost
+            return False
+        try:
+            roster = [self._roll.judged(der, self._around.wall()) for der in kept.members]
+            cohort = {joined.member.id.hex(): joined for joined in roster}
+            plan = self._planner.numbered(self._place, kept.attempt, cohort, len(cohort))
+            attempt = self._opened(Reopened, plan, now)
+            attempt.take_up(kept, now)
+        except (PeerError, RoundFailed) as error:
+            self.note("not reopened", "", str(error))
+            self._planner.voters.note(self.digest, kept.survivors)
+            self.round, self._phase = before
+            return False
+        self._attempt = attempt
+        self.note("reopened", "", "")
+        attempt.tick(now)
+        self._conclude(now)
+        return True
+
+    def abandon(self, cause: str) -> None:
+        """Record that the attempt in progress ends with its core, unless it can be reopened."""
+        attempt = self._attempt
+        if attempt is None or attempt.phase in OVER or (attempt.plan.secure and attempt.survivors):
+            return
+        attempt.cause = cause
+        self._record(attempt, "aborted", {})
 
     # -- the end of an attempt --------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class Coordinator:
     def _leave_behind(self, attempt: Attempt) -> None:
         self._past.extend(attempt.contexts)
         if attempt.plan.secure:
-            self._voters.note(attempt.plan.terms.model, attempt.survivors)
+            self._planner.voters.note(attempt.plan.terms.model, attempt.survivors)
         self._attempt = None
 
     def _commit(self, attempt: Attempt, now: float) -> None:
@@ -331,7 +331,7 @@ class Coordinator:
         self._record(attempt, "void" if void else "aborted", {})
         if attempt.culprit:
             self.note("void", attempt.culprit, attempt.cause)
-            self._standing.void(attempt.culprit)
+            self._planner.standing.void(attempt.culprit)
         self._leave_behind(attempt)
         said = f"{attempt.phase}: {attempt.cause}"
         if self._tries < self.settings.attempts:
@@ -352,8 +352,10 @@ class Coordinator:
         record = outcome.entry(attempt, result, metrics, self.digest, traffic)
         self.bytes_up = self.bytes_down = 0
         self._around.directory.ledger.commit_round(record)
-        self._deadlines.record(record)
+        self._planner.deadlines.record(record)
         self._around.observe(record)
+        if self._around.open_rounds is not None:
+            self._around.open_rounds.drop()
 
     def _prune(self, record: Mapping[str, float]) -> None:
         """Keep the best round beside the newest ones."""
@@ -364,7 +366,7 @@ class Coordinator:
 
     def _finish(self) -> None:
         self.done = True
-        for node in self._nodes:
+        for node in self._roll:
             self._post(node, pb.ToClient(goodbye=pb.Goodbye()))
 
     # -- helpers ----------------------------------------------------------------------------
@@ -376,7 +378,11 @@ class Coordinator:
         """
         digest, arrays = model_digest(packed), self.manifest.views(packed)
         self._around.directory.write_round(self.round, arrays, self.manifest, digest, {})
-        self.model, self.published, self.digest = arrays, packed, digest
+        self._take(digest, packed)
+
+    def _take(self, digest: bytes, packed: bytearray) -> None:
+        """Put a model in force and let members fetch it."""
+        self.model, self.published, self.digest = self.manifest.views(packed), packed, digest
         self._around.publish(digest, packed)
 
     def _post(self, node: str, message: pb.ToClient) -> None:
@@ -388,13 +394,6 @@ class Coordinator:
         """Record an event; `node` may be empty."""
         attempt = self._attempt.plan.terms.attempt if self._attempt is not None else 0
         at = self._around.wall().isoformat(timespec="milliseconds")
-        self._deadlines.event(kind, code)
+        self._planner.deadlines.event(kind, code)
         ledger = self._around.directory.ledger
         ledger.event(kind, round=self.round, attempt=attempt, node=node, code=code, at=at)
-
-    def _knows(self, node: str, fingerprint: bytes) -> bool:
-        """Say whether the node has this certificate, and note that it will: one bit a pair."""
-        bit = 1 << self._prints.setdefault(fingerprint, len(self._prints))
-        sent = self._sent.get(node, 0)
-        self._sent[node] = sent | bit
-        return bool(sent & bit)

@@ -1,9 +1,9 @@
 """The ServerApp's end of `core.sock`: commands out, events in, and the intake of vectors.
 
 One connection serves one run (core_wire.py). The coordinator stays what it is: `post` and
-`publish` send commands, `RemoteIntake` stands where the embedded core's intake would, and
-every event of the socket becomes one call of the coordinator. Vectors never come here; the
-opened sum does, once a round.
+`publish` send commands, remote_intake.py stands where the embedded core's intake would, and every
+event of the socket becomes one call of the coordinator. Vectors never come here; the opened sum
+does, once a round.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from . import core_wire
-from .deadlines import LEASE_S
+from .remote_intake import RemoteIntake
 from ..protocol.documents import read_json
-from ..protocol.entropy import wipe
 from ..protocol.errors import BadCertificate, Malformed, PeerError, StateError
-from ..protocol.keys import KEY_BYTES as KEY
 from ..protocol.verification import UNREADABLE, Verifier
 
 if TYPE_CHECKING:
@@ -39,6 +37,10 @@ ANSWER_S = 60.0
 """How long the core may take to answer a command that asks something, or to end a message."""
 _WHO = "core"
 _MOVE = "start the core service: `umbel core up`, or `umbel up`"
+
+
+class CoreLost(StateError):
+    """The connection to the core service broke; another one may be there soon."""
 
 
 class Event(NamedTuple):
@@ -234,11 +236,11 @@ class CoreClient:
                 if self._reader.between:
                     return
                 rest = f"the rest of a message in {ANSWER_S:.0f} s"
-                raise StateError(SOCKET, rest, "nothing", _MOVE) from error
+                raise CoreLost(SOCKET, rest, "nothing", _MOVE) from error
             except OSError as error:
-                raise StateError(SOCKET, "the core service", error.strerror, _MOVE) from error
+                raise CoreLost(SOCKET, "the core service", error.strerror, _MOVE) from error
             if count == 0:
-                raise StateError(SOCKET, "the core service", "its connection closed", _MOVE)
+                raise CoreLost(SOCKET, "the core service", "its connection closed", _MOVE)
             message = self._reader.filled(count)
             if message is not None:
                 self._keep(message)
@@ -264,7 +266,7 @@ class CoreClient:
             for part in core_wire.parts(head, payload):
                 self._socket.sendall(part)
         except OSError as error:
-            raise StateError(SOCKET, "the core service", str(error), _MOVE) from error
+            raise CoreLost(SOCKET, "the core service", str(error), _MOVE) from error
 
     def _ask(self, answer: str, op: str, **fields: object) -> core_wire.Message:
         """Send a command and return its answer; events that come meanwhile are kept."""
@@ -280,106 +282,40 @@ class CoreClient:
                     self._events.extendleft(reversed(kept))
                     return message
                 kept.append(message)
-        raise StateError(SOCKET, f"an answer to `{op}` in {ANSWER_S:.0f} s", "none", _MOVE)
+        raise CoreLost(SOCKET, f"an answer to `{op}` in {ANSWER_S:.0f} s", "none", _MOVE)
 
     def result(self) -> bytearray:
         """Return the opened sum."""
         return self._ask("result", "result").payload
 
+    def save(self, path: Path) -> bytes:
+        """Let the core write the open sum to a new file; return its SHA-256.
+
+        Raises:
+            StateError: The disk takes no more.
+        """
+        digest = self._ask("saved", "save", path=str(path)).fields.get("digest")
+        try:
+            return bytes.fromhex(digest if isinstance(digest, str) else "?")
+        except ValueError as error:
+            raise Malformed(_WHO, "saved.digest", "a hash in hex", type(digest).__name__) from error
+
+    def load(self, path: Path, digest: bytes, nodes: Sequence[str]) -> None:
+        """Let the core take the sum of these nodes from a file.
+
+        Raises:
+            PeerError: It is not there, or is another.
+        """
+        try:
+            self._ask("loaded", "load", path=str(path), digest=digest.hex(), nodes=list(nodes))
+        except CoreLost:
+            raise
+        except StateError as error:
+            raise PeerError(_WHO, f"cannot take a sum up again: {error}") from error
+
     def command(self, op: str, payload: bytes | bytearray = b"", **fields: object) -> None:
         """Send a command of the open sum."""
         self._send(op, payload, **fields)
-
-
-class RemoteIntake:
-    """The vectors of one attempt, which land in the core service (server/ingest.py, Intake)."""
-
-    patient_until = float("inf")
-    alive_until = float("-inf")
-
-    def __init__(self, core: CoreClient, ctx: bytes) -> None:
-        """Speak through the run's connection about the sum of this context."""
-        self._core, self.ctx = core, ctx
-        self._expected: dict[str, bytes] = {}
-        self._folded: dict[str, None] = {}
-        self._sum = bytearray()
-
-    @property
-    def folded(self) -> tuple[str, ...]:
-        """The nodes whose vectors are in the sum."""
-        return tuple(self._folded)
-
-    def stalled(self, now: float) -> list[str]:
-        """Return nobody: the core reports a slot that rests as `bad`."""
-        return []
-
-    def progress(self, left: object, now: float) -> None:
-        """Note for how many seconds an upload keeps pace if nothing more comes.
-
-        Raises:
-            Malformed: It is no time that a round may have.
-        """
-        if not isinstance(left, int | float) or not 0 <= left <= LEASE_S:
-            raise Malformed(_WHO, "progress.left", f"0..{LEASE_S} s", left)
-        self.alive_until = now + left
-
-    def expect(self, node: str, y_hash: bytes) -> None:
-        """Let the node upload; the core compares the hash before it says `whole`."""
-        self._expected[node] = y_hash
-        self._core.command("expect", node=node, y_hash=y_hash.hex())
-
-    def expected(self, node: str) -> bytes:
-        """Return the hash that the core has compared."""
-        return self._expected.get(node, b"")
-
-    def wants(self, node: str, now: float) -> int | None:
-        """Return None: the gateway itself asks for frames."""
-        return None
-
-    def accept(self, node: str, frame: bytes | memoryview, now: float) -> bool:
-        """Refuse: frames go to the gateway."""
-        raise PeerError(node, "sent a frame to the coordinator instead of the gateway")
-
-    def digest(self, node: str) -> bytes:
-        """Return the hash that the core has compared."""
-        return self.expected(node)
-
-    def check(self, node: str) -> None:
-        """Do nothing: the core's firewall has looked before it said `whole`."""
-
-    def fold(self, node: str) -> None:
-        """Let the core add the node's vector."""
-        self._core.command("fold", node=node)
-        self._folded[node] = None
-
-    def discard(self, node: str) -> None:
-        """Let the core forget the node's vector, unless it is folded."""
-        if node not in self._folded:
-            self._expected.pop(node, None)
-            self._core.command("discard", node=node)
-
-    def unmask(self, streams: Sequence[tuple[bytes | bytearray, int]]) -> None:
-        """Let the core take the streams off its sum."""
-        keys = bytearray(KEY * len(streams))  # of its size at once: no copy is left behind
-        for place, (key, _) in enumerate(streams):
-            keys[KEY * place : KEY * (place + 1)] = key
-        try:
-            self._core.command("unmask", keys, signs=[sign for _, sign in streams])
-        finally:
-            wipe(keys)
-
-    def total(self) -> memoryview:
-        """Return the sum, read from the core once."""
-        if not self._sum:
-            self._sum = self._core.result()
-        return memoryview(self._sum)
-
-    def close(self) -> None:
-        """Give the sum back."""
-        self._sum = bytearray()
-        if self._core.open_sum is self:
-            self._core.open_sum = None
-        self._core.command("close_sum")
 
 
 def _root_of(directory: Path) -> x509.Certificate:

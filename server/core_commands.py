@@ -6,12 +6,14 @@ another; work on large buffers goes to a thread, so that other runs and all sess
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import core_wire as wire
 from .core_sum import CoreSum
 from .firewall import Firewall
 from .ingest import Shape
+from .open_round import SUFFIX, SUM
 from ..protocol import tickets
 from ..protocol.codec import Codec
 from ..protocol.entropy import os_entropy, random_bytes, wipe
@@ -123,6 +125,22 @@ class Commander:
         if self.served.outlet is not None:
             await self.served.outlet.flushed()
 
+    async def save(self, message: wire.Message) -> None:
+        """Write the frozen sum to a new file in the folder of an open round."""
+        found, path = self._sum(), _sum_file(message)
+        try:
+            digest = await found.in_thread(found.save, path)
+        except OSError as error:
+            raise StateError(str(path), "a sum on the disk", error.strerror) from error
+        self._answer("saved", digest=digest.hex())
+
+    async def load(self, message: wire.Message) -> None:
+        """Go on with the sum that an earlier core service wrote."""
+        found, path = self._sum(), _sum_file(message)
+        digest, nodes = wire.octets(message, "digest", 32), wire.nodes(message)
+        await found.in_thread(found.load, path, digest, nodes)
+        self._answer("loaded")
+
     async def close_sum(self, _: wire.Message) -> None:
         """Give the slots back."""
         self.core.close_sum(self.served)
@@ -150,6 +168,14 @@ class Commander:
 _DO: Mapping[str, Callable[[Commander, wire.Message], Awaitable[None]]] = {
     op: getattr(Commander, op) for op in wire.COMMANDS
 }
+
+
+def _sum_file(message: wire.Message) -> Path:
+    """Return the file that `save` and `load` name: in the folder of an open round, nowhere else."""
+    path = Path(wire.text(message, "path", 4096))
+    if not path.is_absolute() or path.parent.suffix != SUFFIX or path.name != SUM:
+        raise Malformed(_WHO, f"{message.op}.path", f"/.../NAME{SUFFIX}/{SUM}", "another path")
+    return path
 
 
 def plain_check(plain: Any, shape: Shape) -> Callable[[str, memoryview], None]:

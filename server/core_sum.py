@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .endings import Ending, Turned
 from .ingest import Ingest, Shape
@@ -22,9 +22,11 @@ from ..protocol.errors import BadUpdate, Malformed, PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from .core.world import World
 
+T = TypeVar("T")
 STALLED = "its upload stalled while others waited for the slot"
 
 
@@ -166,11 +168,21 @@ class CoreSum:
         self.frozen = True
         return self._ingest.total()
 
-    async def in_thread(self, work: Callable[..., None], *arguments: object) -> None:
+    def save(self, path: Path) -> bytes:
+        """Freeze the sum and write it to a new file; return its SHA-256."""
+        self.frozen = True
+        return self._ingest.save(path)
+
+    def load(self, path: Path, digest: bytes, nodes: Sequence[str]) -> None:
+        """Freeze the sum as an earlier core service saved it."""
+        self.frozen = True
+        self._ingest.load(path, digest, nodes)
+
+    async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         """Do arithmetic on the buffers beside the event loop; a `close` meanwhile waits for it."""
         self._busy = True
         try:
-            await asyncio.to_thread(work, *arguments)
+            return await asyncio.to_thread(work, *arguments)
         finally:
             self._busy = False
             if self._closed:

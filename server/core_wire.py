@@ -18,6 +18,8 @@ vectors, frames of models.
 | `fold {node}`, `discard {node}` | | |
 | `unmask {signs: [1, -1, …]}` | the keys, 32 bytes each | |
 | `result {}` | | `result {}`, the sum |
+| `save {path}` | | `saved {digest}`: the sum is in a new file, on the disk |
+| `load {path, digest, nodes}` | | `loaded {}`: the sum is what `save` wrote, of these nodes |
 | `close_sum {}`, `goodbye {node?}` | | |
 
 `plain` is null where masks are on, else `{manifest, metrics, phase, members, value_range,
@@ -60,7 +62,7 @@ _TOGETHER = 1 << 16
 
 COMMANDS: Mapping[str, int] = {
     **dict.fromkeys(("open", "tickets", "sum", "expect", "fold", "discard"), 0),
-    **dict.fromkeys(("result", "close_sum", "goodbye"), 0),
+    **dict.fromkeys(("result", "save", "load", "close_sum", "goodbye"), 0),
     "publish": MAX_PAYLOAD,
     "post": MAX_MESSAGE,
     "unmask": 32 << 20,
@@ -68,6 +70,7 @@ COMMANDS: Mapping[str, int] = {
 """Every command, and the most bytes of payload that come with it."""
 EVENTS: Mapping[str, int] = {
     **dict.fromkeys(("opened", "tickets", "left", "whole", "bad", "progress", "error"), 0),
+    **dict.fromkeys(("saved", "loaded"), 0),
     "joined": 4096,
     "message": MAX_MESSAGE,
     "result": MAX_PAYLOAD,
@@ -240,6 +243,14 @@ def bearers(message: Message) -> list[tuple[bytes, bytes]]:
         )
         for item in nodes
     ]
+
+
+def nodes(message: Message) -> list[str]:
+    """Return the ids that `load` names, each once."""
+    found = message.fields.get("nodes")
+    if not isinstance(found, list) or len(set(map(str, found))) != len(found):
+        raise Malformed("ServerApp", f"{message.op}.nodes", "a list of ids", _kind(found))
+    return [_octets(item, f"{message.op}.nodes", 16).hex() for item in found]
 
 
 def signs(message: Message) -> list[int]:

@@ -94,7 +94,9 @@ class Invitations:
         self._job: _Job | None = None
         self._failures = 0
         self._away = False
-        self._grid, self._nodes, self._core = grid, nodes, core
+        self._grid, self._nodes = grid, nodes
+        self.core = core
+        """Mints the tickets; the next one's are as good, for the key is the run's."""
         self._config = dict(config)
         self._names = {node.id: node.name for node in nodes.values()}
         self._asked: dict[str, _Asked] = {}
@@ -213,7 +215,7 @@ class Invitations:
         return now >= self._pause.get(node, float("-inf"))
 
     def _invite(self, wanted: Mapping[int, Node], now: float) -> None:
-        tickets = self._core.tickets(
+        tickets = self.core.tickets(
             [(node.id, node.tls_fingerprint) for node in wanted.values()], LEASE_S
         )
         messages = [
@@ -235,9 +237,9 @@ class Invitations:
     def _message(self, node_id: int, node: Node, ticket: bytes) -> Message:
         invite = ConfigRecord(
             {
-                "run": self._core.run,
-                "gateway": self._core.gateway,
-                "ca-sha256": self._core.ca.hex(),
+                "run": self.core.run,
+                "gateway": self.core.gateway,
+                "ca-sha256": self.core.ca.hex(),
                 "ticket": ticket,
                 "lease": LEASE_S,
             }

@@ -1,41 +1,39 @@
 """`umbel.train`: a run over sessions, driven from a Flower ServerApp.
 
     invitations (Flower messages) ──► nodes join the core's gateway
-    core socket ──► events ──► Coordinator ──► commands ──► core socket
+    core socket ──► events ──► Coordinator ──► commands ──► core socket    (flower_sittings.py)
 
-Everything that Flower's own loop cannot do happens here: streaming sums, secure aggregation,
-quorum and deadline, rejoin. The ServerApp holds coordinator and strategy only; vectors stay in
+What Flower's own loop cannot do happens here: streaming sums, secure aggregation, quorum and
+deadline, rejoin, resume. The ServerApp holds coordinator and strategy only; vectors stay in
 the core service.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from . import registry
 from .consistency import check_clients
-from .coordinator import Coordinator
 from .core_client import CoreClient
 from .draining import Drain
 from .flower_invitations import Invitations
-from .gathering import Gathering
+from .flower_sittings import Learned, Sittings, check_settings
 from .initial import INIT, first_model
-from .rejoin import Rejoin
+from .ledger_file import is_blank
 from .run_config import Value, new_run_id, run_settings, tables
 from .run_directory import RunDirectory
-from .surroundings import Surroundings
+from .run_place import place
 from .write_behind import WriteBehind
 from ..protocol.documents import read_json
-from ..protocol.errors import RoundFailed, SettingsError, TooFewMembers
+from ..protocol.errors import SettingsError
 from ..strategies.metrics import fractional_bits, of_app
 from ..strategies.places import umbel_home
 from ..strategies.trainer import TaskTrainer
@@ -61,7 +59,8 @@ SETTINGS = "UMBEL_SETTINGS"
 """Environment variable: settings that the app does not declare in its run-config, as JSON."""
 PLAIN = "UMBEL_SECURE"
 """Environment variable: `off` allows a plain run, which every device must allow too."""
-POLL_S = 0.05
+RESUME = "UMBEL_RESUME"
+"""Environment variable: `1` lets the run of this id go on where it was lost, if it exists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,15 +78,6 @@ class Result:
     def arrays(self) -> ArrayRecord:
         """The last model, as Flower's strategies return theirs."""
         return ArrayRecord({name: Array(array) for name, array in self.model.items()})
-
-
-class Learned(NamedTuple):
-    """What is learned, as the coordinator needs it."""
-
-    model: Mapping[str, NDArray[Any]]
-    metrics: dict[str, dict[str, int]]
-    """Declared metrics of both phases, with their fractional bits."""
-    test: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None
 
 
 def train(
@@ -136,86 +126,49 @@ def _run(
 ) -> Result:
     """Open the core and the run's directory, and go through the rounds."""
     federation = _federation()
-    records: list[RoundRecord] = []
+    core = CoreClient.open(federation, settings.run, settings.scheme)
     with (
-        CoreClient.open(federation, settings.run, settings.scheme) as core,
-        RunDirectory.create(umbel_home(), settings.run) as directory,
+        core,
+        _directory(settings, str(grid.run.run_id)) as directory,
         WriteBehind(directory) as disk,
         Drain() as drain,
         closing(Invitations(grid, registry.read(federation), core, settings.config)) as invitations,
     ):
-        _describe(directory, settings, str(grid.run.run_id))
-        around = Surroundings(
-            verifier=core.verifier,
-            ca=core.ca,
+        sittings = Sittings(
+            settings,
+            learned,
+            rule,
             app=bytes.fromhex(grid.run.fab_hash) if grid.run.fab_hash else bytes(32),
-            directory=disk,
-            post=core.post,
-            wall=_now,
-            test=learned.test,
-            observe=lambda record: disk.later(records.append, record),
-            ready=drain.gate(Rejoin(settings.rounds, settings.rejoin)),
-            publish=core.publish,
-            traffic=core.traffic,
-            intake=core.intake,
+            clients=clients,
+            federation=federation,
+            directory=directory,
+            disk=disk,
+            invitations=invitations,
+            drain=drain,
         )
-        coordinator = Coordinator(settings, learned.model, learned.metrics, rule, around)
-        failure = _drive(coordinator, core, invitations, clients, drain, disk.check)
-        disk.flush()
-        core.goodbye()
+        coordinator, failure = sittings.run(core, resumed=directory.resumed is not None)
         if failure is not None:
             raise failure
+        records = directory.ledger.rounds()
         model = {name: array.copy() for name, array in coordinator.model.items()}
-        return Result(run=settings.run, model=model, records=tuple(records), path=directory.path)
+        return Result(run=settings.run, model=model, records=records, path=directory.path)
 
 
-def _describe(directory: RunDirectory, settings: RunSettings, flower_run: str) -> None:
-    """Write who the run is."""
-    created = _now().isoformat(timespec="seconds")
-    described = settings.described() | {"flower-run": flower_run}
-    directory.ledger.create_run(settings.run, created, described, settings.security)
-
-
-def _drive(
-    coordinator: Coordinator,
-    core: CoreClient,
-    invitations: Invitations,
-    clients: int,
-    drain: Drain,
-    check: Callable[[], None],
-) -> RoundFailed | None:
-    """Hand events to the coordinator until the run is over; return why it failed, if it did.
-
-    `check` is asked again and again, and raises where the disk has failed.
-    """
-    started = False
-    gathering = Gathering(clients, coordinator.settings.params.min_members, time.monotonic())
-    while not coordinator.done:
-        invitations.step(frozenset(coordinator.nodes), time.monotonic())
-        for event in core.events(POLL_S):
-            event.give(coordinator, time.monotonic())
-        check()
-        now = time.monotonic()
-        if drain.over(now, between=coordinator.attempt is None):
-            return _stopped(coordinator, drain)
-        if started:
-            coordinator.tick(now)
-            continue
-        verdict = gathering.look(len(coordinator.nodes), invitations, now)
-        if isinstance(verdict, TooFewMembers):
-            return verdict
-        if started := verdict:
-            coordinator.begin(now)
-    return coordinator.failure
-
-
-def _stopped(coordinator: Coordinator, drain: Drain) -> RoundFailed:
-    """Record that the run was told to end, and return that as its end."""
-    coordinator.note("stopped", "", drain.asked)
-    running = coordinator.attempt is not None
-    what = f"round {coordinator.round} was broken off" if running else "no round was running"
-    move = f"`umbel runs resume {coordinator.settings.run}` goes on with it"
-    return RoundFailed(f"stopped by {drain.asked}: {what}; {move}")
+def _directory(settings: RunSettings, flower_run: str) -> RunDirectory:
+    """Return the run's directory: a new one, or that of the run which is resumed."""
+    home, run = umbel_home(), settings.run
+    if os.environ.get(RESUME) != "1" or is_blank(place(home, run) / "ledger.sqlite"):
+        directory = RunDirectory.create(home, run)
+        described = settings.described() | {"flower-run": flower_run}
+        directory.ledger.create_run(run, _stamp(), described, settings.security)
+        return directory
+    directory = RunDirectory.resume(home, run)
+    try:
+        check_settings(directory.ledger.run().config, settings)
+    except BaseException:
+        directory.close()
+        raise
+    return directory
 
 
 def _learned(
@@ -267,5 +220,5 @@ def _federation() -> Path:
     return Path(given)
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
+def _stamp() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

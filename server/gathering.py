@@ -1,6 +1,7 @@
 """When a run's first round begins: everybody is here, the time is over, or nobody is left to come.
 
     here >= clients                            the round begins
+    taken up, after AGAIN_S, those can go on   it begins with those
     after START_S, here >= the fewest needed   it begins with those
     after START_S, here < that                 the run ends
     here and who may still come < that         the run ends at once
@@ -18,6 +19,8 @@ from ..protocol.errors import TooFewMembers
 
 START_S = 120.0
 """How long a run waits for its nodes before it starts with those that came."""
+AGAIN_S = 15.0
+"""How long a run that is taken up waits for all of its nodes, if those that came can go on."""
 TWICE = 2
 
 
@@ -38,16 +41,20 @@ class Gathering:
         """Wait from `began` on for `clients` nodes; fewer than `least` are no cohort."""
         self._clients, self._least, self._began = clients, least, began
 
-    def look(self, here: int, coming: Coming, now: float) -> bool | TooFewMembers:
+    def look(
+        self, here: int, coming: Coming, now: float, *, can_go_on: bool = False
+    ) -> bool | TooFewMembers:
         """Return whether the round may begin, or why it never will.
 
         Args:
             here: How many nodes have a session.
             coming: Who was asked.
             now: Monotonic seconds.
+            can_go_on: Whether the run is taken up, and those who are here are enough for it.
         """
         late = now - self._began > START_S
-        if here >= self._clients or (late and here >= self._least):
+        soon = can_go_on and now - self._began > AGAIN_S
+        if here >= self._clients or soon or (late and here >= self._least):
             return True
         if late:
             return self._too_few(f"{here} nodes joined in {START_S:.0f} s", coming)

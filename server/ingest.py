@@ -15,11 +15,13 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from .open_round import read_sum, write_sum
 from ..protocol.errors import PeerError
 from ..protocol.frames import Assembly, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from .core.world import World
     from .firewall import Firewall
@@ -71,6 +73,12 @@ class Intake(Protocol):
 
     def total(self) -> memoryview:
         """Freeze the sum and return it; valid until `close`."""
+
+    def save(self, path: Path) -> bytes:
+        """Freeze the sum, write it as it is to a new file, fsync, and return its SHA-256."""
+
+    def load(self, path: Path, digest: bytes, nodes: Sequence[str]) -> None:
+        """Take the sum of `nodes` that `save` wrote, of this SHA-256, and freeze it."""
 
     def close(self) -> None:
         """Give everything back."""
@@ -225,6 +233,15 @@ class Ingest:
     def total(self) -> memoryview:
         """Freeze the sum and return it; valid until `close`."""
         return self.sum.result()
+
+    def save(self, path: Path) -> bytes:
+        """Freeze the sum and write it to a new file; return its SHA-256."""
+        return write_sum(path, self.sum.result())
+
+    def load(self, path: Path, digest: bytes, nodes: Sequence[str]) -> None:
+        """Take the sum of `nodes` that `save` wrote, and freeze it."""
+        self.sum.load(read_sum(path, self._total, digest), nodes)
+        self._folded = dict.fromkeys(nodes)
 
     def close(self) -> None:
         """Zero the slots and give the buffers back."""

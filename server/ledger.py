@@ -71,7 +71,7 @@ class RoundRecord:
     roster: tuple[str, ...] = ()
     """Node ids, hex, in roster order."""
     survivors: tuple[str, ...] = ()
-    """Node ids, hex, that were summed."""
+    """Node ids, hex, whose updates were folded when the survivors were fixed."""
     model: str = ""
     """Digest, hex, of the model in force after this round."""
     metrics: Mapping[str, float] = field(default_factory=dict)

@@ -112,7 +112,7 @@ def entry(
         outcome=result,
         cause=attempt.cause,
         roster=attempt.roster,
-        survivors=attempt.survivors if result == "finished" else (),
+        survivors=attempt.survivors,
         model=model.hex(),
         metrics=metrics,
         seconds={name: round(value, 6) for name, value in attempt.clock.seconds.items()},

@@ -11,9 +11,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .ingest import OpenIntake
+    from .ingest import Intake, OpenIntake
+    from .invitation import Plan
     from .ledger import RoundRecord
+    from .open_round import OpenRounds
     from ..protocol.manifest import Manifest
+    from ..protocol.reopening import Reopenable
     from ..protocol.verification import Verifier
 
 
@@ -91,3 +94,10 @@ class Surroundings:
     """Bytes up and down since the last call, where a gateway elsewhere counts them."""
     intake: OpenIntake | None = None
     """Opens sums at a core elsewhere; None is the embedded world of one."""
+    open_rounds: OpenRounds | None = None
+    """Keeps a secure round from its votes to its end; None where members end with the server."""
+
+    def keep(self, plan: Plan, server: Reopenable, intake: Intake) -> None:
+        """Write down what a successor needs to finish an attempt; before votes are asked for."""
+        if self.open_rounds is not None:
+            self.open_rounds.keep(plan, server, intake)

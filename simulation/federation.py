@@ -26,7 +26,7 @@ from ..protocol.canonical import lp
 from ..protocol.certificates import Authority
 from ..protocol.entropy import os_entropy
 from ..protocol.errors import Refused
-from ..protocol.member import Identity
+from ..protocol.standpoint import Identity
 from ..protocol.verification import Verifier
 from ..server.coordinator import Coordinator
 from ..server.initial import first_model

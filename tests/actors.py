@@ -1,7 +1,7 @@
 """Actors for the attack tests: enrolled members, and one attempt whose messages lie open.
 
 `Game` plays scheme A with real certificates, the members' side (`MemberSide`) and the server's
-own engine (`ServerSide`). Every message between them is at hand, so that a test can be the
+own engine (`Reopenable`). Every message between them is at hand, so that a test can be the
 server that lies (it sends what it likes to whom it likes) or a member that does (it holds a
 valid certificate and signs what it likes). Members are enrolled once for a test process; a
 game of one hundred members takes a second or two.
@@ -23,13 +23,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from umbel.clients.policy import Policy
 from umbel.protocol import keys, masks
 from umbel.protocol import messages_pb2 as pb
-from umbel.protocol.aggregator import ServerSide
 from umbel.protocol.certificates import Authority
 from umbel.protocol.context import RosterEntry, Terms, bitmap
 from umbel.protocol.entropy import os_entropy
 from umbel.protocol.errors import PeerError, Refused
-from umbel.protocol.member import Identity, MemberSide, Standpoint
+from umbel.protocol.member import MemberSide
 from umbel.protocol.plan import Params
+from umbel.protocol.reopening import Reopenable
+from umbel.protocol.standpoint import Identity, Standpoint
 from umbel.protocol.verification import Member, Verifier
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Game:
             voted=voted,
             previous=previous,
         )
-        self.server = ServerSide(self.terms)
+        self.server = Reopenable(self.terms)
         self.members = [self.newcomer(who) for who in self.people]
         self.plain = [vector(i) for i in range(n)]
         self.masked: dict[int, bytearray] = {}

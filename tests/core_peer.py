@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from umbel.server.core_client import CoreClient, RemoteIntake
+    from umbel.server.core_client import CoreClient
+    from umbel.server.remote_intake import RemoteIntake
     from umbel.simulation.dev_federation import DevFederation
 
 CTX = bytes(range(32))

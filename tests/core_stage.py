@@ -134,8 +134,11 @@ class CoreStage:
         return [r for r in self.records if (r.round, r.phase, r.outcome) == wanted]
 
     def told(self, kind: str = "") -> list[tuple[str, int, str]]:
-        """Return kind, device and code of the ledger's events that name a device."""
-        events = [e for e in self.directory.ledger.events() if e.node]
+        """Return kind, device and code of the ledger's events that name a device.
+
+        But for `waiting`: on a busy machine everybody is quiet for a while.
+        """
+        events = [e for e in self.directory.ledger.events() if e.node and e.kind != "waiting"]
         return [(e.kind, self.index[e.node], e.code) for e in events if kind in {"", e.kind}]
 
     def over(self) -> list[list[Any]]:

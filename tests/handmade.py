@@ -28,8 +28,8 @@ from umbel.protocol.digest import model_digest
 from umbel.protocol.entropy import os_entropy
 from umbel.protocol.frames import Kind, frames
 from umbel.protocol.manifest import Manifest
-from umbel.protocol.member import Identity
 from umbel.protocol.plan import Params
+from umbel.protocol.standpoint import Identity
 from umbel.protocol.verification import Verifier
 from umbel.strategies.task import Site
 from umbel.strategies.trainer import TrainResult

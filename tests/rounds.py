@@ -27,10 +27,12 @@ from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.certificates import Authority
 from umbel.protocol.entropy import os_entropy
 from umbel.protocol.frames import MAGIC
-from umbel.protocol.member import Identity
 from umbel.protocol.plan import Params
+from umbel.protocol.standpoint import Identity
 from umbel.protocol.verification import Verifier
 from umbel.server.coordinator import Coordinator
+from umbel.server.history import History, take_over
+from umbel.server.open_round import OpenRounds
 from umbel.server.run_directory import RunDirectory
 from umbel.server.settings import RunSettings
 from umbel.server.surroundings import Surroundings
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from umbel.server.ledger import Event, RoundRecord
+    from umbel.server.round_folder import Round
     from umbel.simulation.drops import Drop
     from umbel.strategies.trainer import Settings
 
@@ -199,6 +202,7 @@ class Stage:
         link: Link | None = None,
         slots: int = 1,
         own: Mapping[int, Policy] | None = None,
+        keeps: bool = False,
     ) -> None:
         """Set the stage; nobody has joined before `join`, nothing runs before `play`.
 
@@ -211,6 +215,7 @@ class Stage:
             link: Another link than the plain one with `drops`.
             slots: Uploads in flight at once.
             own: Policies of single members, by index.
+            keeps: Whether the server keeps open rounds for a successor.
         """
         self.run = run or settings()
         self.cast = cast()
@@ -220,12 +225,14 @@ class Stage:
         self.link = link or Link(drops, Still())
         self.log: list[str] = []
         self.records: list[RoundRecord] = []
+        self.home, self._slots, self._keeps = home, slots, keeps
         self.directory = RunDirectory.create(home, self.run.run)
         self.directory.ledger.create_run(self.run.run, "2026-01-01T00:00:00Z", {}, "on")
-        self.coordinator = self._seat(slots)
+        self.coordinator = self._seat()
         self.sessions = [self.session(i, (own or {}).get(i)) for i in range(members)]
 
-    def _seat(self, slots: int) -> Coordinator:
+    def _seat(self, found: tuple[Round, History] | None = None) -> Coordinator:
+        rounds = self.directory.path / "rounds"
         around = Surroundings(
             verifier=self.cast.verifier,
             ca=self.cast.ca,
@@ -233,10 +240,26 @@ class Stage:
             post=self.link.post,
             wall=lambda: NOW,
             observe=self.records.append,
-            slots=slots,
+            slots=self._slots,
+            open_rounds=OpenRounds(rounds) if self._keeps else None,
         )
         declared = {phase: self.trainer.declared(phase) for phase in ("train", "evaluate")}
-        return Coordinator(self.run, self.trainer.arrays(), declared, FedAvg(), around)
+        model, history = self.trainer.arrays(), None
+        if found is not None:
+            model, history = found[0].arrays, found[1]
+        return Coordinator(self.run, model, declared, FedAvg(), around, history)
+
+    def server_again(self) -> None:
+        """Lose the server and everything that was on its way; another process takes the run up.
+
+        The members live on, and join again with the sessions that they have.
+        """
+        self.directory.close()
+        self.link._queue.clear()
+        self.link._uploads.clear()
+        self.directory = RunDirectory.resume(self.home, self.run.run)
+        self.coordinator = self._seat(take_over(self.directory, "2026-01-01T01:00:00Z"))
+        self.join()
 
     def session(self, index: int, own: Policy | None = None) -> Session:
         """Return a fresh session, with a fresh journal, of one member."""
@@ -298,9 +321,11 @@ class Stage:
         self.coordinator.join(player.identity.certificate, self.link.clock.now())
 
     def outcomes(self) -> list[tuple[int, int, str, int]]:
-        """Return round, attempt, outcome and number of survivors of every record on the disk."""
-        rows = self.directory.ledger.rounds()
-        return [(r.round, r.attempt, r.outcome, len(r.survivors)) for r in rows]
+        """Return round, attempt, outcome and number of those summed of every record on the disk."""
+        return [
+            (r.round, r.attempt, r.outcome, len(r.survivors) if r.outcome == "finished" else 0)
+            for r in self.directory.ledger.rounds()
+        ]
 
     def events(self) -> list[Event]:
         """Return what the ledger says happened, but for the model that the run began with."""

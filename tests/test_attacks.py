@@ -185,16 +185,31 @@ def test_a_server_that_asks_for_both_secrets_of_one_owner_gets_one_of_them() -> 
     assert list(pb.Release.DESCRIPTOR.fields_by_name) == ["shares"]
 
 
-def test_a_server_that_asks_twice_for_votes_and_shares_is_refused() -> None:
-    game = Game(6).to_released()
-    everybody, member = set(range(6)), game.members[2]
-    refuses(pb.REASON_SURVIVORS, lambda: game.vote(2, game.call(2, everybody)))
-    refuses(pb.REASON_VOTES, lambda: member.votes(game.counted[game.people[2].id]))
+def test_a_server_that_asks_again_gets_the_same_bytes_and_for_another_set_nothing() -> None:
+    """A server that lost its memory may ask again; whoever asks for something else is refused."""
+    everybody = set(range(6))
     game = Game(6).to_masked()
     game.vote(2, game.call(2, everybody))
-    refuses(pb.REASON_SURVIVORS, lambda: game.vote(2, game.call(2, everybody)))
-    refuses(pb.REASON_SURVIVORS, lambda: game.vote(2, game.call(2, everybody - {5})))
-    refuses(pb.REASON_SURVIVORS, lambda: game.vote(2, game.call(2, everybody - {2})))
+    voted = game.members[2].survivors(game.call(2, everybody))
+    assert voted is not None
+    assert voted.record is None
+    first = game.members[2].survivors(game.call(2, everybody))
+    assert first is not None
+    assert first.message.SerializeToString() == voted.message.SerializeToString()
+    refuses(pb.REASON_SURVIVORS, lambda: game.members[2].survivors(game.call(2, everybody - {5})))
+    refuses(pb.REASON_SURVIVORS, lambda: game.members[2].survivors(game.call(2, everybody - {2})))
+
+    game = Game(6).to_released()
+    member, counted = game.members[2], game.counted[game.people[2].id]
+    again, twice = member.votes(counted), member.votes(counted)
+    assert (again.record, twice.record) == (None, None)
+    assert again.message.release == game.released[2]
+    assert again.message.SerializeToString() == twice.message.SerializeToString()
+    refuses(pb.REASON_VOTES, lambda: member.votes(pb.Votes(votes=counted.votes[:1])))
+    refuses(pb.REASON_SURVIVORS, lambda: member.survivors(game.call(2, everybody - {5})))
+    member.close()
+    refuses(pb.REASON_VOTES, lambda: member.votes(counted))
+    refuses(pb.REASON_SURVIVORS, lambda: member.survivors(game.call(2, everybody)))
 
 
 def test_a_server_that_asks_for_a_second_mask_or_other_keys_is_refused() -> None:

@@ -42,7 +42,7 @@ from umbel.tests.actors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from umbel.protocol.member import Identity
+    from umbel.protocol.standpoint import Identity
 
 
 def _pair() -> KeyPair:

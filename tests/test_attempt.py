@@ -11,7 +11,7 @@ from umbel.clients import session
 from umbel.clients.update import Update
 from umbel.protocol import keys
 from umbel.protocol.errors import VoidRound
-from umbel.protocol.member import MemberSide, Step
+from umbel.protocol.member import MemberSide
 from umbel.protocol.round_table import RoundPhase
 from umbel.simulation.drops import Drop
 from umbel.tests.rounds import Fixed, Stage, matches, settings
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from umbel.protocol.context import Terms
-    from umbel.protocol.member import Identity, Standpoint
+    from umbel.protocol.standpoint import Identity, Standpoint, Step
 
 
 # ---- attempts --------------------------------------------------------------------------------

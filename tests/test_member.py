@@ -19,7 +19,8 @@ from umbel.tests.actors import SPLIT, Game
 from umbel.tests.transcript import lp, sha
 
 if TYPE_CHECKING:
-    from umbel.protocol.member import Identity, MemberSide
+    from umbel.protocol.member import MemberSide
+    from umbel.protocol.standpoint import Identity
 
 
 def signed(who: Identity, message: str, signature: bytes, *fields: bytes) -> None:

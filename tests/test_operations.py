@@ -33,8 +33,8 @@ def test_every_variable_of_ours_is_listed() -> None:
     listed = set(re.findall(r"`(UMBEL_[A-Z0-9_]*[A-Z0-9])`", PAGE))
     ours = {
         flower_train.FEDERATION, flower_train.RUN, flower_train.SETTINGS, flower_train.PLAIN,
-        initial.INIT, device_files.ENVIRONMENT, flower_launcher.APP, flower_trainer.CONTEXT,
-        process_tree.MARK, "UMBEL_HOME",
+        flower_train.RESUME, initial.INIT, device_files.ENVIRONMENT, flower_launcher.APP,
+        flower_trainer.CONTEXT, process_tree.MARK, "UMBEL_HOME",
     }  # fmt: skip
     assert listed >= ours
     for variable in listed - ours:
@@ -43,7 +43,7 @@ def test_every_variable_of_ours_is_listed() -> None:
 
 def test_times_of_sessions() -> None:
     assert f"the gateway waits {sessions.GRACE:.0f} s" in PAGE
-    assert f"Sessions wait {sessions.SUCCESSOR:.0f} s for a successor" in PAGE
+    assert f"sessions wait {sessions.SUCCESSOR:.0f} s for it" in PAGE
 
 
 def test_the_folder_of_a_federation() -> None:

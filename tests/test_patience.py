@@ -173,9 +173,9 @@ def test_who_could_not_finish_a_round_is_not_asked_and_is_named(tmp_path: Path) 
     with Stage(tmp_path, 5, settings(rounds=2, deadline=100.0)) as stage:
         stage.join()
         node = stage.players[2].node
-        joined = stage.coordinator._nodes[node]
+        joined = stage.coordinator._roll._nodes[node]
         ends = replace(joined.member, not_after=NOW + timedelta(seconds=99))
-        stage.coordinator._nodes[node] = joined._replace(member=ends)
+        stage.coordinator._roll._nodes[node] = joined._replace(member=ends)
         stage.coordinator.begin(0.0)
         stage.to_the_end()
         assert [stage.indices(record.roster) for record in stage.records] == [(0, 1, 3, 4)] * 2

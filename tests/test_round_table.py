@@ -11,13 +11,14 @@ SECURE = [
     (P.INVITING, E.FROZEN), (P.SHARING, E.SHARED), (P.SUMMING, E.UPLOADED), (P.VOTING, E.QUORUM),
     (P.UNMASKING, E.OPENED), (P.SUMMED, E.COMMITTED),
 ]  # fmt: skip
+REOPENED = [(P.INVITING, E.REOPENED), *SECURE[3:]]
 PLAIN = [(P.INVITING, E.FROZEN_PLAIN), (P.SUMMING, E.SUMMED_PLAIN), (P.SUMMED, E.COMMITTED)]
 BEFORE_THE_SUM = {P.INVITING, P.SHARING, P.SUMMING, P.VOTING, P.UNMASKING}
 
 
 def expected() -> dict[tuple[RoundPhase, RoundEvent], RoundPhase]:
     table = {}
-    for course in (SECURE, PLAIN):
+    for course in (SECURE, REOPENED, PLAIN):
         phases = [*(phase for phase, _ in course[1:]), P.FINISHED]
         table.update(dict(zip(course, phases, strict=True)))
     table.update({(phase, E.TOO_FEW): P.ABORTED for phase in BEFORE_THE_SUM})

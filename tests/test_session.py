@@ -141,7 +141,7 @@ def test_no_context_at_all_is_no_way_in() -> None:
         ("gather_shares", {"survivors": pb.Survivors(u=b"\7")}, "REASON_SURVIVORS"),
         ("gather_vectors", {"inbox": pb.Inbox(u2=b"\7")}, "REASON_ATTEMPT_CLOSED"),
         ("gather_vectors", {"votes": pb.Votes()}, "REASON_VOTES"),
-        ("gather_votes", {"survivors": pb.Survivors(u=b"\7")}, "REASON_SURVIVORS"),
+        ("gather_votes", {"survivors": pb.Survivors(u=b"\3")}, "REASON_SURVIVORS"),
         ("finish", {"votes": pb.Votes()}, "REASON_VOTES"),
     ],
 )

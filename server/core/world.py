@@ -113,6 +113,18 @@ class Sum:
         self._folded[node] = None
         self._free.append(slot)
 
+    def load(self, data: bytes | bytearray | memoryview, nodes: Sequence[str]) -> None:
+        """Take the sum that an earlier process had folded from `nodes`, and freeze it.
+
+        Raises:
+            SettingsError: It has another size than this sum.
+        """
+        if len(data) != len(self._total):
+            raise SettingsError("core.sum", f"{len(self._total)} bytes", len(data))
+        self._total[:] = data
+        self._folded = dict.fromkeys(nodes)
+        self._freeze()
+
     def discard(self, node: str) -> None:
         """Free the slot of `node`, if it holds one; its bytes never reach the sum.
 

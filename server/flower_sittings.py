@@ -1,0 +1,236 @@
+"""A run's rounds over one core service after another: each connection to it is a sitting.
+
+    directory (new, or resumed) ──► history, model in force ──► Coordinator ─┐
+         ▲                                                                   │ events, commands
+         └── the core was lost: what is durable is where the next sitting ◄──┘ goes on
+
+The ServerApp outlives the core service. A sitting that ends with its core is taken up as a run is
+whose ServerApp was killed: from the ledger and the rounds on the disk, by the members that join
+again. Nothing of the earlier coordinator is used.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from logging import getLogger
+from typing import TYPE_CHECKING, NamedTuple
+
+from .coordinator import Coordinator
+from .core_client import CoreClient, CoreLost
+from .gathering import Gathering
+from .history import take_over
+from .open_round import OpenRounds
+from .rejoin import Rejoin
+from .surroundings import Surroundings
+from ..protocol.errors import RoundFailed, SettingsError, StateError, TooFewMembers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from .draining import Drain
+    from .flower_invitations import Invitations
+    from .history import History
+    from .run_directory import RunDirectory
+    from .settings import RunSettings
+    from .write_behind import WriteBehind
+    from ..strategies import fedavg
+
+CORE_BACK_S = 60.0
+"""How long a core service that was lost may take to come back."""
+POLL_S = 0.05
+LOOK_S = 0.2
+
+_log = getLogger("flwr")
+
+
+class Learned(NamedTuple):
+    """What is learned, as the coordinator needs it."""
+
+    model: Mapping[str, NDArray[Any]]
+    metrics: dict[str, dict[str, int]]
+    """Declared metrics of both phases, with their fractional bits."""
+    test: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None
+
+
+class Sittings:
+    """One run in one ServerApp."""
+
+    def __init__(  # noqa: PLR0913 - each is a part of one run
+        self,
+        settings: RunSettings,
+        learned: Learned,
+        rule: fedavg.FedAvg,
+        *,
+        app: bytes,
+        clients: int,
+        federation: Path,
+        directory: RunDirectory,
+        disk: WriteBehind,
+        invitations: Invitations,
+        drain: Drain,
+    ) -> None:
+        """Begin nothing yet.
+
+        Args:
+            settings: The run.
+            learned: Initial model, metrics, test.
+            rule: The server step.
+            app: SHA-256 of the app bundle.
+            clients: Nodes that the run waits for at its start.
+            federation: The federation's directory, where the core's socket is.
+            directory: The run's, locked by this process.
+            disk: What writes to it.
+            invitations: Asks the nodes to come.
+            drain: Knows when the run was told to end.
+        """
+        self.settings, self._learned, self._rule = settings, learned, rule
+        self._app, self._clients, self._federation = app, clients, federation
+        self._directory, self._disk, self._invitations = directory, disk, invitations
+        self._drain = drain
+        self._ready = drain.gate(Rejoin(settings.rounds, settings.rejoin))
+
+    def run(self, core: CoreClient, *, resumed: bool) -> tuple[Coordinator, RoundFailed | None]:
+        """Go through the rounds; return the last coordinator, and why the run failed if it did.
+
+        Raises:
+            StateError: The disk, or a core service that does not come back.
+        """
+        while True:
+            try:
+                with core:
+                    return self._sit(core, resumed=resumed)
+            except CoreLost as error:
+                _log.warning("the core service is gone (%s): waiting for it", error)
+            core, resumed = self._core_again(), True
+            _log.info("the core service is back; run %s goes on", self.settings.run)
+
+    def _sit(self, core: CoreClient, *, resumed: bool) -> tuple[Coordinator, RoundFailed | None]:
+        self._invitations.core = core
+        self._disk.flush()
+        found = take_over(self._directory, _stamp()) if resumed else None
+        model: Mapping[str, NDArray[Any]] = self._learned.model
+        history: History | None = None
+        if found is not None:
+            check_model(found[0].arrays, model)
+            model, history = found[0].arrays, found[1]
+        around = self._around(core)
+        coordinator = Coordinator(
+            self.settings, model, self._learned.metrics, self._rule, around, history
+        )
+        try:
+            failure = self._drive(coordinator, core, again=history is not None)
+            self._disk.flush()
+            core.goodbye()
+        except CoreLost:
+            coordinator.abandon("the core service was lost")
+            self._disk.flush()
+            raise
+        return coordinator, failure
+
+    def _around(self, core: CoreClient) -> Surroundings:
+        rounds = self._directory.path / "rounds"
+        return Surroundings(
+            verifier=core.verifier,
+            ca=core.ca,
+            app=self._app,
+            directory=self._disk,
+            post=core.post,
+            wall=_now,
+            test=self._learned.test,
+            ready=self._ready,
+            publish=core.publish,
+            traffic=core.traffic,
+            intake=core.intake,
+            open_rounds=OpenRounds(rounds, self._disk.later),
+        )
+
+    def _drive(
+        self, coordinator: Coordinator, core: CoreClient, *, again: bool
+    ) -> RoundFailed | None:
+        """Hand events to the coordinator until the run is over; return why it failed, if it did."""
+        started, least = False, coordinator.settings.params.min_members
+        gathering = Gathering(self._clients, least, time.monotonic())
+        while not coordinator.done:
+            self._invitations.step(frozenset(coordinator.nodes), time.monotonic())
+            for event in core.events(POLL_S):
+                event.give(coordinator, time.monotonic())
+            self._disk.check()
+            now = time.monotonic()
+            if self._drain.over(now, between=coordinator.attempt is None):
+                return _stopped(coordinator, self._drain)
+            if started:
+                coordinator.tick(now)
+                continue
+            here, enough = len(coordinator.nodes), again and coordinator.can_go_on
+            verdict = gathering.look(here, self._invitations, now, can_go_on=enough)
+            if isinstance(verdict, TooFewMembers):
+                return verdict
+            if started := verdict:
+                coordinator.begin(now)
+        return coordinator.failure
+
+    def _core_again(self) -> CoreClient:
+        """Return a connection to the next core service."""
+        until = time.monotonic() + CORE_BACK_S
+        while True:
+            try:
+                return CoreClient.open(self._federation, self.settings.run, self.settings.scheme)
+            except StateError as error:
+                if time.monotonic() >= until or self._drain.asked:
+                    waited = f"it back within {CORE_BACK_S:.0f} s"
+                    raise StateError("core service", waited, error) from error
+            time.sleep(LOOK_S)
+
+
+def _stopped(coordinator: Coordinator, drain: Drain) -> RoundFailed:
+    """Record that the run was told to end, and return that as its end."""
+    coordinator.note("stopped", "", drain.asked)
+    running = coordinator.attempt is not None
+    what = f"round {coordinator.round} was broken off" if running else "no round was running"
+    move = f"`umbel runs resume {coordinator.settings.run}` goes on with it"
+    return RoundFailed(f"stopped by {drain.asked}: {what}; {move}")
+
+
+def check_model(model: Mapping[str, NDArray[Any]], initial: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse to go on with an app that has another model than the run.
+
+    Raises:
+        SettingsError: A name, shape or dtype differs; the first is named.
+    """
+    of = [{n: f"{a.dtype}{list(a.shape)}" for n, a in m.items()} for m in (model, initial)]
+    for name in sorted({*of[0], *of[1]}):
+        if of[0].get(name) != of[1].get(name):
+            move = "resume the run with the app that it began with"
+            raise SettingsError(f"model: {name}", str(of[0].get(name)), of[1].get(name), move)
+
+
+def check_settings(recorded: Mapping[str, Any], settings: RunSettings) -> None:
+    """Refuse to go on with other settings than those in the ledger; more rounds are none.
+
+    Raises:
+        SettingsError: A setting differs; the first is named.
+    """
+    move = "resume the run with the settings that it began with"
+    for name, now in settings.described().items():
+        before = recorded.get(name)
+        if name == "rounds" and isinstance(before, int) and settings.rounds >= before:
+            continue
+        if isinstance(now, dict) and isinstance(before, dict):
+            for key in sorted({*now, *before}):
+                if now.get(key) != before.get(key):
+                    raise SettingsError(f"{name}: {key}", str(before.get(key)), now.get(key), move)
+        elif before != now:
+            raise SettingsError(name, str(before), now, move)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _stamp() -> str:
+    return _now().isoformat(timespec="seconds")
