@@ -28,12 +28,14 @@ from ..protocol.errors import PeerError
 from ..protocol.replay import Inbox, Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from .device_files import TlsFiles
 
 SERVICE = "/umbel.v1.Gateway"
 GOODBYE = pb.ToClient(goodbye=pb.Goodbye()).SerializeToString()
+BEAT_S = 4.0
+"""After this something is sent, if only that this device lives: the gateway waits 10 s for it."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 """Pause before the first new try, doubled up to the longest, each with a random half added."""
 FOR_GOOD = {
@@ -47,12 +49,16 @@ FOR_GOOD = {
 }
 """Statuses that the same call would get again, and the code that they mean for the session."""
 OPTIONS = (
-    ("grpc.keepalive_time_ms", 20_000),  # a gateway that vanished without a word is noticed
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 30_000),  # of any ping; its own keep back those of keepalive
+    # The gateway says something every 4 s: only where that does not come this device asks.
+    ("grpc.keepalive_time_ms", 6_000),
+    ("grpc.keepalive_timeout_ms", 30_000),
+    ("grpc.http2.ping_timeout_ms", 8_000),  # gRPC 1.85 goes by this one, of any ping
+    # No ping while a model comes: its answer would stand behind it on a slow line.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 2 << 20),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", 10_000),  # for one try: TLS over a satellite takes seconds
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
@@ -179,7 +185,7 @@ class Line:
         self._hello.resume = resume
         first = pb.Up(hello=self._hello, ack=self._inbox.ack() if resume else 0)
         out.put(first.SerializeToString())
-        stream = self._call(iter(out.get, None), wait_for_ready=False)
+        stream = self._call(self._outgoing(out), wait_for_ready=False)
         self._stream = stream
         try:
             for raw in stream:
@@ -190,6 +196,18 @@ class Line:
                     self._seen = time.monotonic()
                 self._out = None
             out.put(None)  # lets go of the thread that reads it
+
+    def _outgoing(self, out: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
+        """Yield what is to be sent on one stream, and a sign of life where there is nothing."""
+        while True:
+            try:
+                data = out.get(timeout=BEAT_S)
+            except queue.Empty:
+                with self._lock:
+                    data = pb.Up(ack=self._inbox.ack()).SerializeToString()
+            if data is None:
+                return
+            yield data
 
     def _take(self, down: pb.Down, size: int, out: queue.SimpleQueue[bytes | None]) -> None:
         self.bytes_down += size

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import grpc
@@ -23,6 +24,7 @@ from .grpc_line import FIRST_WAIT_S, FOR_GOOD, LONGEST_WAIT_S, SERVICE
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Malformed, PeerError
 from ..protocol.frames import HEADER, Kind, frames
+from ..protocol.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,11 +139,11 @@ def uploading(
     Not when the gateway has answered: its next message may overtake its answer.
     """
     method: grpc.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(f"{SERVICE}/Upload")
-    metadata = ((RUN, run), (CTX, action.subject))
+    metadata, pace = ((RUN, run), (CTX, action.subject)), Pace(time.monotonic)
 
     def work(transfer: Transfer) -> None:
         granted: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        call = method.future(_from(granted, action, transfer, done), metadata=metadata)
+        call = method.future(_from(granted, action, transfer, done, pace), metadata=metadata)
         transfer.holds(call)
         try:
             granted.put(_offset(call.initial_metadata(), len(action.buffer)))
@@ -193,6 +195,7 @@ def _from(
     action: Upload,
     transfer: Transfer,
     done: Callable[[Transfer], None],
+    pace: Pace,
 ) -> Iterator[bytes]:
     """Yield the frames from the offset that the gateway grants; none when it grants none."""
     offset = granted.get()
@@ -201,7 +204,8 @@ def _from(
     left = len(action.buffer) - offset
     if not left:  # the answer to an earlier call was lost
         done(transfer)
-    for frame in frames(Kind.UPLOAD, action.subject, action.buffer, offset):
+    pace.begin()
+    for frame in frames(Kind.UPLOAD, action.subject, action.buffer, offset, pace):
         if transfer.stopped.is_set():
             return
         left -= len(frame) - HEADER

@@ -13,7 +13,8 @@ Scheme A           scheme_a.py is its table; member.py and aggregator.py are its
                    off; round_table.py is an attempt at the coordinator.
 Numbers            codec.py puts values and weight into the ring, layout.py makes the one message.
 The wire           messages.proto, compiled into messages_pb2.py; wire.py bounds every message,
-                   frames.py carries bulk bytes, replay.py lets a message count once.
+                   frames.py carries bulk bytes, pace.py
+                   in what parts, replay.py lets a message count once.
 Who is who         certificates.py issues, verification.py judges; members.py lists who was
                    removed, tickets.py admits to a run, fields.py is the byte form of both.
                    journal.py is what a node must not forget.

@@ -13,8 +13,8 @@ A frame is a header of 64 bytes and at most 1 MiB of payload. Numbers are little
         60      4  zero
 
 1 MiB keeps header and payload far below the 4 MiB that gRPC receives by default, and what
-shares the connection waits behind one frame only. Nothing is allocated from a frame's own
-numbers: the receiver knows the total beforehand and brings the memory.
+shares the connection waits behind one frame only, which pace.py keeps a short one. Nothing is
+allocated from a frame's own numbers: the receiver knows the total and brings the memory.
 
 What is sent again must be byte for byte what was sent before: two different maskings of one
 context would cancel each other's masks and show the difference of what they hide.
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from .errors import Malformed, PeerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MAGIC = b"UMBF"
 VERSION = 1
@@ -51,7 +51,11 @@ class Kind(IntEnum):
 
 
 def frames(
-    kind: int, subject: bytes, buffer: bytes | bytearray | memoryview, start: int = 0
+    kind: int,
+    subject: bytes,
+    buffer: bytes | bytearray | memoryview,
+    start: int = 0,
+    size: Callable[[], int] | None = None,
 ) -> Iterator[bytes]:
     """Yield the frames of `buffer` from the byte `start` on; none when all has been sent.
 
@@ -60,6 +64,7 @@ def frames(
         subject: 32 bytes that say what this belongs to.
         buffer: The whole, contiguous; one payload at a time is copied.
         start: What the receiver already has, in bytes.
+        size: Asked before each frame how many bytes it may have; the most where nothing is given.
 
     Raises:
         ValueError: `subject` has another length, or `start` lies outside the buffer.
@@ -71,10 +76,11 @@ def frames(
     if not 0 <= start <= total:
         raise ValueError(f"start lies in 0..{total}, got {start}")
     number = Kind(kind).value
-    for offset in range(start, total, PAYLOAD):
-        part = view[offset : offset + PAYLOAD]
-        header = _LAYOUT.pack(MAGIC, VERSION, number, subject, offset, total, len(part), _PADDING)
+    while start < total:
+        part = view[start : start + (PAYLOAD if size is None else min(size(), PAYLOAD))]
+        header = _LAYOUT.pack(MAGIC, VERSION, number, subject, start, total, len(part), _PADDING)
         yield b"".join((header, part))
+        start += len(part)
 
 
 def subject(frame: bytes | bytearray | memoryview) -> bytes:

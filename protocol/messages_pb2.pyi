@@ -293,10 +293,12 @@ class Hello(_message.Message):
     def __init__(self, run: _Optional[str] = ..., ticket: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., resume: bool = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("epoch",)
+    __slots__ = ("epoch", "time")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
     epoch: int
-    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+    time: int
+    def __init__(self, epoch: _Optional[int] = ..., time: _Optional[int] = ...) -> None: ...
 
 class Up(_message.Message):
     __slots__ = ("seq", "ack", "hello", "message")
@@ -311,16 +313,18 @@ class Up(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., ack: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., message: _Optional[bytes] = ...) -> None: ...
 
 class Down(_message.Message):
-    __slots__ = ("seq", "ack", "welcome", "message")
+    __slots__ = ("seq", "ack", "welcome", "message", "deserted")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    DESERTED_FIELD_NUMBER: _ClassVar[int]
     seq: int
     ack: int
     welcome: Welcome
     message: bytes
-    def __init__(self, seq: _Optional[int] = ..., ack: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., message: _Optional[bytes] = ...) -> None: ...
+    deserted: bool
+    def __init__(self, seq: _Optional[int] = ..., ack: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., message: _Optional[bytes] = ..., deserted: bool = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("run", "digest", "offset")

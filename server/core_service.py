@@ -12,8 +12,9 @@ slots and accumulator of each open sum, the two newest models of a run, the even
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .endings import Ending, Turned
 from .sessions import Entry, Sessions
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from .core.world import World
     from .core_sum import CoreSum
-    from .sessions import Session, Stream
+    from .streams import Session, Stream
     from ..protocol.verification import Peer, Verifier
 
 HIGH_WATER = 8 << 20
@@ -112,6 +113,16 @@ class Upload:
         self.received = offset
 
 
+class Download(NamedTuple):
+    """One fetch of a node."""
+
+    served: Served
+    session: Session
+    digest: bytes
+    model: memoryview
+    offset: int
+
+
 class Core:
     """Everything of a core service but its two sockets."""
 
@@ -177,7 +188,7 @@ class Core:
             raise Turned(Ending.CERTIFICATE, node, f"was refused: {error}") from error
         rest = (min(peer.not_after, member.not_after) - wall).total_seconds()
         entry = Entry(up.hello, up.ack, peer, member, self.clock() + rest)
-        return self.sessions.enter(entry, wake, wall)
+        return self.sessions.enter(entry, wake, wall, self.clock())
 
     async def up(self, stream: Stream, data: bytes) -> None:
         """Take a message of a stream; return when the ServerApp has room for the next."""
@@ -190,9 +201,12 @@ class Core:
         if served is None:
             return
         served.up += len(up.message)
+        stream.session.heard = self.clock()
         self.sessions.up(stream, up)
         if served.outlet is not None and served.outlet.waiting > HIGH_WATER:
+            stream.session.heard = math.inf  # it is we who do not listen
             await served.outlet.room()
+            stream.session.heard = self.clock()
 
     def sent(self, stream: Stream, size: int) -> None:
         """Count bytes that went down a stream."""
@@ -250,6 +264,7 @@ class Core:
         if not here or served.uploads.get(node) is not upload:
             raise Turned(Ending.TAKEN_OVER, node, "sent a frame after a newer connection's")
         served.up += len(data)
+        session.heard = max(session.heard, now)
         try:
             whole = upload.into.frame(node, data, now)
         finally:
@@ -262,8 +277,8 @@ class Core:
         if upload.served.uploads.get(upload.session.node) is upload:
             del upload.served.uploads[upload.session.node]
 
-    def model(self, peer: Peer, data: bytes) -> tuple[Served, bytes, memoryview, int]:
-        """Return run, digest, bytes and offset of the model that is asked for.
+    def model(self, peer: Peer, data: bytes) -> Download:
+        """Return the model that is asked for, and from where on.
 
         Raises:
             Turned: No session, or no such model.
@@ -273,12 +288,17 @@ class Core:
             request = wire.parse_fetch(data, node)
         except PeerError as error:
             raise Turned(Ending.MALFORMED, node, f"asks for no model: {error}") from error
-        self.sessions.live(request.run, peer)
+        session = self.sessions.live(request.run, peer)
         served = self.served[request.run]
         model = served.models.get(request.digest)
         if model is None or request.offset > len(model):
             raise Turned(Ending.NO_MODEL, node, f"asks for model {request.digest[:4].hex()}")
-        return served, request.digest, memoryview(model), request.offset
+        return Download(served, session, request.digest, memoryview(model), request.offset)
+
+    def fetched(self, download: Download, size: int) -> None:
+        """Note that a device has taken a frame of a model."""
+        download.served.down += size
+        download.session.heard = max(download.session.heard, self.clock())
 
     # -- runs and time ----------------------------------------------------------------------
 

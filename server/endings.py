@@ -27,6 +27,7 @@ class Ending(Enum):
     UNREAD = ("RESOURCE_EXHAUSTED", "what is sent is not read")
     FULL = ("RESOURCE_EXHAUSTED", "the gateway takes no more sessions")
     MALFORMED = ("INVALID_ARGUMENT", "bytes that are no message of this protocol")
+    SILENT = ("UNAVAILABLE", "nothing was heard of this device for too long")
     SHUTDOWN = ("UNAVAILABLE", "the gateway is stopping")
 
 

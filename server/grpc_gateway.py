@@ -4,11 +4,13 @@
     Fetch    FetchRequest -> stream of frames
 
 gRPC has checked the chain of the client's certificate when a call begins, and nothing else; so
-every call is judged again (core_service.py), and ends with a status whose text is fixed. The
-server pings: a device that is gone is noticed within `KEEPALIVE` + `PING_TIMEOUT` seconds, and
-one that pings too is not thrown out. A connection that does not finish its handshake lives
-`HANDSHAKE` seconds; there are never more connections than `connections`, since each takes about
-50 KiB before anybody knows whose it is.
+every call is judged again (core_service.py), and ends with a status whose text is fixed.
+
+Each side of a stream says something every `BEAT` seconds: who is not heard is gone (sessions.py).
+gRPC's own pings are the second net only, because their answer stands behind all bytes that are on
+their way, and so a slow line would look dead; devices may ping as often as they like. A connection
+that does not finish its handshake lives `HANDSHAKE` seconds; there are never more connections than
+`connections`, since each takes about 50 KiB before anybody knows whose it is.
 """
 
 from __future__ import annotations
@@ -23,17 +25,21 @@ import grpc.aio
 
 from .endings import Ending, Turned
 from ..protocol.frames import Kind, frames
+from ..protocol.pace import Pace
 from ..protocol.wire import HASH, MAX_ENVELOPE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
     from .core_service import Core
-    from .sessions import Stream
+    from .streams import Stream
     from ..protocol.verification import Peer
 
 SERVICE = "umbel.v1.Gateway"
-KEEPALIVE, PING_TIMEOUT = 20.0, 10.0
+BEAT = 4.0
+"""Seconds after which something is written to a stream, if only that this side lives."""
+KEEPALIVE, PING_TIMEOUT = 20.0, 60.0
+"""Seconds of silence of a connection after which gRPC asks, and for the answer."""
 HANDSHAKE = 5.0
 IDLE = 120.0
 """Seconds for which a connection may have no call."""
@@ -59,8 +65,8 @@ def options(connections: int) -> list[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE)),
         ("grpc.keepalive_time_ms", int(1000 * KEEPALIVE)),
         ("grpc.keepalive_timeout_ms", int(1000 * PING_TIMEOUT)),
-        # Of any ping: gRPC's own, which measure the line, keep back those of keepalive.
-        ("grpc.http2.ping_timeout_ms", int(1000 * (KEEPALIVE + PING_TIMEOUT))),
+        # gRPC 1.85 goes by this one, of any ping.
+        ("grpc.http2.ping_timeout_ms", int(1000 * PING_TIMEOUT)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
         ("grpc.http2.max_pings_without_data", 0),
@@ -161,7 +167,10 @@ class Gateway:
                 self._core.sent(stream, len(data))
             if stream.ending is not None:
                 return
-            await wake.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), BEAT)
+                continue
+            await context.write(stream.beat())
 
     # -- Upload and Fetch -------------------------------------------------------------------
 
@@ -184,13 +193,14 @@ class Gateway:
 
     async def _fetch(self, request: bytes, context: _Context) -> None:
         try:
-            served, digest, model, offset = self._core.model(self._peer(context), request)
+            asked = self._core.model(self._peer(context), request)
         except Turned as error:
             await self._turn(context, error)
             return
-        for frame in frames(Kind.MODEL, digest, model, offset):
+        pace = Pace(self._core.clock)
+        for frame in frames(Kind.MODEL, asked.digest, asked.model, asked.offset, pace):
             await context.write(frame)
-            served.down += len(frame)
+            self._core.fetched(asked, len(frame))
 
     # -- who, and how it ends ---------------------------------------------------------------
 

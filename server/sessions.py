@@ -11,6 +11,7 @@ after another, each with the next epoch; the newest wins, and the older is ended
 | hello, resumed, no such session | refused: join anew |
 | hello, not resumed, after a break before which the node was never heard | as resumed |
 | the stream breaks | `GRACE` seconds for a resumed one, then `left` |
+| nothing comes of a node for `SILENCE` seconds | its stream is ended, as if it had broken |
 | the peer does not read, or breaks a rule | ended by name, `left` |
 | a certificate's end comes | ended by name, `left` |
 | the ServerApp's connection closes | `SUCCESSOR` seconds for the next one, then goodbye |
@@ -32,19 +33,25 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .endings import Ending, Turned
+from .streams import Session, Stream
 from ..protocol import messages_pb2 as pb
 from ..protocol import tickets
 from ..protocol.errors import PeerError
-from ..protocol.replay import Inbox, Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from datetime import datetime
 
     from ..protocol.verification import Member, Peer
 
 GRACE = 3.0
 """Seconds that a broken session waits for its next stream."""
+SILENCE = 10.0
+"""Seconds without a sign of a node after which its stream counts as broken: it says something every
+4 s, and what comes of its vector, or goes of its model, is a sign too. With `GRACE` a device that
+died in whatever way has left within 15 s."""
+STOOD_STILL = 1.0
+"""Seconds between two ticks from which on it was this process that was silent."""
 SUCCESSOR = 60.0
 """Seconds that the sessions of a run wait for a ServerApp."""
 _ENDED_RUNS = 256
@@ -56,68 +63,6 @@ class Emit(Protocol):
 
     def __call__(self, run: str, op: str, payload: bytes = b"", **fields: object) -> None:
         """Send it, or drop it when no ServerApp is there."""
-
-
-class Stream:
-    """One connection of a session; the gateway writes what `outgoing` gives after each `wake`."""
-
-    def __init__(
-        self, session: Session, epoch: int, written: int, wake: Callable[[], None]
-    ) -> None:
-        """Continue after the message numbered `written`."""
-        self.session = session
-        self.epoch = epoch
-        self.ending: Ending | None = None
-        self.wake = wake
-        self._written = written
-        self._welcomed = False
-
-    def outgoing(self) -> Iterator[bytes]:
-        """Yield the messages that are to be written now, `welcome` first."""
-        session = self.session
-        if not self._welcomed:
-            self._welcomed = True
-            welcome = pb.Welcome(epoch=self.epoch)
-            yield pb.Down(ack=session.inbox.ack(), welcome=welcome).SerializeToString()
-        for seq, message in session.outbox.after(self._written):
-            self._written = seq
-            yield pb.Down(seq=seq, ack=session.inbox.ack(), message=message).SerializeToString()
-        if session.inbox.owes:
-            yield pb.Down(ack=session.inbox.ack()).SerializeToString()
-
-    def end(self, ending: Ending) -> None:
-        """End it, once; messages that are not written yet go out before a goodbye only."""
-        if self.ending is None:
-            self.ending = ending
-            self.wake()
-
-
-class Session:
-    """One node in one run."""
-
-    def __init__(self, run: str, peer: Peer, der: bytes, until: float) -> None:
-        """Begin one; `until` is when the first of its certificates ends."""
-        self.run = run
-        self.node = peer.id.hex()
-        self.fingerprint = peer.fingerprint
-        self.der = der
-        self.until = until
-        self.outbox, self.inbox = Outbox(self.node), Inbox(self.node)
-        self.stream: Stream | None = None
-        self.broken_at = math.inf
-        self.leaving = False
-        """Whether it was sent goodbye: it may come back for that, and for nothing else."""
-        self.fence = 0
-        """Number of the first message by the present ServerApp."""
-
-    @property
-    def silent(self) -> bool:
-        """Say whether its only stream broke before the node was heard, or had got anything.
-
-        The node may not even know that it had a session; all that was sent is kept.
-        """
-        untouched = self.inbox.received == 0 and self.outbox.kept == self.outbox.sent
-        return self.stream is None and untouched
 
 
 class _Run:
@@ -159,6 +104,7 @@ class Sessions:
         self._gateway, self._emit, self._say, self._limit = gateway, emit, say, limit
         self._runs: dict[str, _Run] = {}
         self._ended: deque[str] = deque(maxlen=_ENDED_RUNS)
+        self._ticked = math.inf
 
     # -- runs -------------------------------------------------------------------------------
 
@@ -169,13 +115,15 @@ class Sessions:
             found = self._runs[run] = _Run(key)
         found.deserted_at = math.inf
         for session in found.sessions.values():
-            session.fence = session.outbox.sent + 1
+            session.fence, session.deserted = session.outbox.sent + 1, False
             self._emit(run, "joined", session.der, node=session.node, resumed=False)
 
     def desert(self, run: str, now: float) -> None:
         """Note that the ServerApp's connection closed."""
         if run in self._runs:
             self._runs[run].deserted_at = now
+            for session in self._runs[run].sessions.values():
+                session.deserted = True
             waiting = len(self._runs[run].sessions)
             self._say("run", f"run {run}: its ServerApp left; {waiting} sessions wait for the next")
 
@@ -194,13 +142,14 @@ class Sessions:
 
     # -- streams ----------------------------------------------------------------------------
 
-    def enter(self, entry: Entry, wake: Callable[[], None], wall: datetime) -> Stream:
+    def enter(self, entry: Entry, wake: Callable[[], None], wall: datetime, now: float) -> Stream:
         """Admit the bearer of a ticket and return its stream.
 
         Raises:
             Turned: With the ending for the peer and the line for the log.
         """
         run = self._admitted(entry, wall)
+        self._ticked = min(self._ticked, now)
         name, node = entry.hello.run, entry.peer.id.hex()
         session, resumed = run.sessions.get(node), entry.hello.resume
         if resumed:
@@ -215,11 +164,12 @@ class Sessions:
             session.stream.end(Ending.TAKEN_OVER)
         if session is None or not resumed:
             session = Session(name, entry.peer, entry.hello.certificate, entry.until)
+            session.deserted = math.isfinite(run.deserted_at)
             run.sessions[node] = session
         run.epochs[node] = run.epochs.get(node, 0) + 1
         written = entry.ack if entry.hello.resume else 0
-        session.stream = Stream(session, run.epochs[node], written, wake)
-        session.broken_at = math.inf
+        session.stream = Stream(session, run.epochs[node], written, wake, int(wall.timestamp()))
+        session.heard, session.broken_at = now, math.inf
         if session.leaving:
             session.stream.end(Ending.GOODBYE)
         else:
@@ -355,12 +305,12 @@ class Sessions:
 
     def tick(self, now: float) -> list[str]:
         """Let time end what it ends; return the runs that got their goodbye."""
+        still, self._ticked = max(now - self._ticked, 0.0), now
         for run in self._runs.values():
             for session in list(run.sessions.values()):
-                if now >= session.until:
-                    self._leave(session, Ending.EXPIRED, f"{session.node}: a certificate expired")
-                elif now >= session.broken_at + GRACE:
-                    self._leave(session, Ending.NO_SESSION, f"{session.node}: did not come back")
+                if still > STOOD_STILL:  # what they said meanwhile has not been read yet
+                    session.heard += still
+                self._age(session, now)
         over = [run for run in self.runs() if now >= self._runs[run].deserted_at + SUCCESSOR]
         for name in over:
             self._say("run", f"run {name}: no ServerApp came for {SUCCESSOR:.0f} s; goodbye to all")
@@ -368,6 +318,18 @@ class Sessions:
         for name in [name for name, run in self._runs.items() if run.over and not run.sessions]:
             del self._runs[name]
         return over
+
+    def _age(self, session: Session, now: float) -> None:
+        """Let time end one session, or its stream."""
+        stream = session.stream
+        if now >= session.until:
+            self._leave(session, Ending.EXPIRED, f"{session.node}: a certificate expired")
+        elif now >= session.broken_at + GRACE:
+            self._leave(session, Ending.NO_SESSION, f"{session.node}: did not come back")
+        elif stream is not None and stream.ending is None and now >= session.heard + SILENCE:
+            self._say("silent", f"{session.node}: nothing came of it for {SILENCE:.0f} s")
+            stream.end(Ending.SILENT)
+            self.broken(stream, now)
 
     def shut_down(self) -> None:
         """End every stream, because this process stops."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,12 @@ from umbel.protocol import messages_pb2 as pb
 from umbel.protocol import tickets
 from umbel.protocol.verification import Member, Peer
 from umbel.server.endings import Ending, Turned
-from umbel.server.sessions import Entry, Sessions, Stream
+from umbel.server.sessions import Entry, Sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from umbel.server.streams import Stream
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KEY, OTHER_KEY = bytes(32), bytes([1]) * 32
@@ -31,6 +34,8 @@ class Gateway:
         self.events: list[tuple[str, str, dict[str, object], bytes]] = []
         self.lines: list[str] = []
         self.woken: list[int] = []
+        self.now = math.inf
+        """When who enters is heard: as it is, nobody ever falls silent."""
         self.sessions = Sessions(
             GATEWAY, self._emit, lambda kind, line: self.lines.append(line), limit
         )
@@ -52,7 +57,7 @@ class Gateway:
         **changes: Any,
     ) -> Stream:
         """Let a node say hello."""
-        return self.sessions.enter(entry(number, **changes), wake, wall)
+        return self.sessions.enter(entry(number, **changes), wake, wall, self.now)
 
 
 def entry(number: int = 1, **changes: Any) -> Entry:

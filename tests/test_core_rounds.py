@@ -11,8 +11,7 @@ import pytest
 
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.journal import Masked, parse
-from umbel.server.grpc_gateway import KEEPALIVE, PING_TIMEOUT
-from umbel.server.sessions import GRACE
+from umbel.server.sessions import GRACE, SILENCE
 from umbel.tests.core_stage import FIVE, CoreStage
 from umbel.tests.federations import Proxy, addressed, core, made
 from umbel.tests.process_host import Host
@@ -168,7 +167,7 @@ def test_a_device_that_stands_still_for_long_is_given_up_and_joins_anew(
     run.rounds(1)
     run.children[1].kill(signal.SIGSTOP)
     took = run.play(lambda: len(run.run.coordinator.nodes) < 5)
-    assert took < KEEPALIVE + PING_TIMEOUT + GRACE + 3.0
+    assert took < SILENCE + GRACE + 2.0
     run.children[1].kill(signal.SIGCONT)
     run.play(lambda: run.joins[1] == 2)
     run.hold = 3

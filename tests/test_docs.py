@@ -195,8 +195,8 @@ def test_every_ending_is_in_the_table_with_what_a_device_does() -> None:
 def test_the_limits_and_times_are_those_of_the_code() -> None:
     options = dict(grpc_gateway.options(core_cli.CONNECTIONS))
     own = dict(grpc_line.OPTIONS)
-    assert own["grpc.keepalive_time_ms"] == options["grpc.keepalive_time_ms"]
-    assert own["grpc.keepalive_timeout_ms"] == options["grpc.keepalive_timeout_ms"]
+    assert grpc_line.BEAT_S == grpc_gateway.BEAT
+    assert 2 * grpc_gateway.BEAT < sessions.SILENCE
     mib = wire.MAX_MESSAGE >> 20
     expected = {
         "one gRPC message": f"{mib} MiB + {wire.MAX_ENVELOPE - wire.MAX_MESSAGE} bytes",
@@ -205,8 +205,14 @@ def test_the_limits_and_times_are_those_of_the_code() -> None:
         "calls at a time on a connection": f"{grpc_gateway.STREAMS}",
         "TLS handshake": f"{grpc_gateway.HANDSHAKE:.0f} s",
         "first message of a stream": f"{grpc_gateway.HELLO:.0f} s",
-        "ping where nothing comes, by either side": f"every {grpc_gateway.KEEPALIVE:.0f} s",
-        "answer to a ping": f"{grpc_gateway.PING_TIMEOUT:.0f} s",
+        "a sign of life on a stream, by either side": f"every {grpc_gateway.BEAT:.0f} s",
+        "silence of a node that ends its stream": f"{sessions.SILENCE:.0f} s",
+        "ping of a device where nothing comes": f"after {own['grpc.keepalive_time_ms'] // 1000} s",
+        "answer to it": f"{own['grpc.http2.ping_timeout_ms'] // 1000} s",
+        "ping of the gateway, and answer to it": (
+            f"after {options['grpc.keepalive_time_ms'] // 1000} s, "
+            f"{options['grpc.http2.ping_timeout_ms'] // 1000} s"
+        ),
         "unacknowledged messages": f"{replay.MAX_MESSAGES}",
         "their bytes": f"{replay.MAX_BYTES >> 20} MiB",
         "messages after which an ack is due": f"{replay.OWED_MESSAGES}",

@@ -164,7 +164,7 @@ def test_a_lost_answer_sends_nothing_again(gateway: Scripted) -> None:
 
     gateway.upload, heard = upload, Heard()
     until_over(sent(gateway, heard))
-    assert (frames_seen, heard.failed) == ([3, 0], "")
+    assert (frames_seen[0] > 2, frames_seen[1:], heard.failed) == (True, [0], "")
     assert heard.event.is_set()
 
 

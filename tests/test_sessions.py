@@ -56,7 +56,7 @@ def test_no_line_and_no_status_holds_the_ticket_or_its_key() -> None:
     gateway = Gateway()
     made = entry(key=OTHER_KEY)
     with pytest.raises(Turned) as caught:
-        gateway.sessions.enter(made, lambda: None, NOW)
+        gateway.sessions.enter(made, lambda: None, NOW, 0.0)
     said = f"{caught.value!r} {caught.value} {caught.value.ending.value}"
     for secret in (KEY, OTHER_KEY, made.hello.ticket, made.hello.ticket[-32:]):
         assert secret.hex() not in said
