@@ -52,8 +52,8 @@ WINDOW = 10
 QUIET_S = 60.0
 """A phase in which nobody answers names whom it waits for after a quarter of its part, and after
 this at the latest, unless it is known to take longer: then after half of its part at the latest."""
-LEAST_QUIET_S = 1.0
-"""... and never sooner than this."""
+LEAST_QUIET_S = 5.0
+"""... and never sooner than this: a broken stream has come back by then, or is lost by name."""
 MOST_LOST = 0.9
 """Whatever was counted, no more than ten times as many are asked as are wanted."""
 

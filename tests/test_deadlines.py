@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from umbel.protocol.errors import SettingsError
 from umbel.protocol.round_table import ROUND_TABLE, RoundPhase
-from umbel.server.deadlines import TRIPS, Deadlines, PhaseClock, times
+from umbel.server.deadlines import TRIPS, Deadlines, PhaseClock, Times, times
 from umbel.server.ledger import Event, RoundRecord
 from umbel.server.settings import RunSettings
 
@@ -131,10 +131,12 @@ def test_trips_that_leave_nothing_for_the_training_are_refused_with_the_sum(
 
 HUNDRED = times(100.0, None, "A")
 """75 s for training, 5 s for shares, 10 s for uploads, 5 s for votes and 5 s for releases."""
+LONGER = times(480.0, None, "A")
+"""360 s for training, 24 s for shares, 48 s for uploads, 24 s for votes and 24 s for releases."""
 
 
-def at(phase: str, now: float = 0.0, began: float = 0.0) -> PhaseClock:
-    clock = PhaseClock(HUNDRED, began)
+def at(phase: str, now: float = 0.0, began: float = 0.0, parts: Times = HUNDRED) -> PhaseClock:
+    clock = PhaseClock(parts, began)
     if phase != "inviting":
         clock.enter(phase, now)
     return clock
@@ -179,17 +181,16 @@ def test_a_quiet_phase_names_once_whom_it_waits_for() -> None:
     assert clock.due == 75.0
 
 
-def test_each_phase_is_quiet_by_itself_and_for_a_second_at_least() -> None:
-    clock = at("inviting")
+def test_each_phase_is_quiet_by_itself_and_for_five_seconds_at_least() -> None:
+    clock = at("inviting", parts=LONGER)
     clock.quiet(["a"], 0.0)
-    assert clock.quiet(["a"], 20.0) == ("a",)
-    clock.enter("sharing", 21.0)
+    assert clock.quiet(["a"], 60.0) == ("a",)
+    clock.enter("sharing", 61.0)
     assert clock.named == ()
-    clock.quiet(["a"], 21.0)
-    assert clock.quiet(["a"], 22.2) == ()
-    assert clock.quiet(["a"], 22.25) == ("a",)
-    short = times(20.0, None, "A")
-    assert (short.of("sharing"), short.quiet("sharing")) == (1.0, 1.0)
+    clock.quiet(["a"], 61.0)
+    assert clock.quiet(["a"], 66.9) == ()
+    assert clock.quiet(["a"], 67.0) == ("a",)
+    assert (HUNDRED.quiet("sharing"), HUNDRED.quiet("inviting")) == (5.0, 75 / 4)
 
 
 def test_a_minute_is_long_unless_a_phase_is_known_to_take_longer() -> None:
@@ -200,12 +201,12 @@ def test_a_minute_is_long_unless_a_phase_is_known_to_take_longer() -> None:
 
 
 def test_a_phase_is_not_quiet_while_an_upload_keeps_pace() -> None:
-    clock = at("summing")
+    clock = at("summing", parts=LONGER)
     clock.quiet(["a"], 0.0)
-    clock.alive(4.0)
-    assert clock.quiet(["a"], 3.0) == ()
-    clock.alive(4.0)
-    assert clock.quiet(["a"], 4.0) == ("a",)
+    clock.alive(14.0)
+    assert clock.quiet(["a"], 13.0) == ()
+    clock.alive(14.0)
+    assert clock.quiet(["a"], 14.0) == ("a",)
 
 
 def test_when_a_phase_is_over_nobody_is_said_to_be_waited_for() -> None:

@@ -41,14 +41,16 @@ def test_when_every_device_hangs_the_round_closes_on_the_servers_clock(tmp_path:
 
 @pytest.mark.parametrize(
     ("boundary", "phase", "part"),
-    [("roster", "sharing", 5.0), ("inbox", "summing", 10.0), ("start", "inviting", 75.0)],
+    [("roster", "sharing", 24.0), ("inbox", "summing", 48.0), ("start", "inviting", 240.0)],
 )
 def test_a_phase_names_who_is_silent_before_it_goes_on_without(
     boundary: str, phase: str, part: float, tmp_path: Path
 ) -> None:
+    """A twentieth, a tenth and, with trips of 60 s, the rest of 480 s; a quarter of each."""
+    times = {"deadline": 480.0, "trip": 60.0 if phase == "inviting" else None}
     heard: list[tuple[float, str, str]] = []
     with Stage(
-        tmp_path, 5, settings(deadline=100.0), drops=[Drop(boundary, (3,), 1, silent=True)]
+        tmp_path, 5, settings(**times), drops=[Drop(boundary, (3,), 1, silent=True)]
     ) as stage:
         event = stage.directory.ledger.event
 
