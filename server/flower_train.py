@@ -57,6 +57,8 @@ RUN = "UMBEL_RUN"
 """Environment variable: the run's id, given by whoever started it."""
 SETTINGS = "UMBEL_SETTINGS"
 """Environment variable: settings that the app does not declare in its run-config, as JSON."""
+STARTED = "UMBEL_STARTED"
+"""Environment variable: how the federation was started, as JSON; the ledger keeps it."""
 PLAIN = "UMBEL_SECURE"
 """Environment variable: `off` allows a plain run, which every device must allow too."""
 RESUME = "UMBEL_RESUME"
@@ -200,13 +202,21 @@ def _plain(arrays: ArrayRecord | Mapping[str, NDArray[Any]]) -> dict[str, NDArra
 
 def _given() -> dict[str, Value]:
     """Return the settings that whoever started this ServerApp gives it by its environment."""
-    text = os.environ.get(SETTINGS, "{}")
+    found = _object(SETTINGS)
+    if not all(isinstance(value, Value) for value in found.values()):
+        raise SettingsError(SETTINGS, "a JSON object of numbers, texts and flags", found)
+    return found
+
+
+def _object(name: str) -> dict[str, Any]:
+    """Return the JSON object in an environment variable; an empty one where there is none."""
+    text = os.environ.get(name, "{}")
     try:
         found = read_json(text)
     except ValueError:
         found = None
-    if not isinstance(found, dict) or not all(isinstance(v, Value) for v in found.values()):
-        raise SettingsError(SETTINGS, "a JSON object of numbers, texts and flags", text[:64])
+    if not isinstance(found, dict):
+        raise SettingsError(name, "a JSON object", text[:64])
     return found
 
 

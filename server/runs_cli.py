@@ -1,4 +1,4 @@
-"""`umbel runs`: what this machine knows about past and present runs; it changes none of them."""
+"""`umbel runs`: what this machine knows of past and present runs; nothing here changes one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="List, show, verify and export runs; example: umbel runs show digits-1",
+    help="List, show, verify, export and resume runs; example: umbel runs show digits-1",
 )
 
 
@@ -46,8 +46,12 @@ def list_(form: Form = Format.TEXT) -> None:
         return
     if not found:
         typer.echo(f"no runs in {home}; `umbel simulate APP` makes one")
-    for item in found:
-        typer.echo("  ".join(f"{value}" for value in item.values()))
+        return
+    lines = [dict(zip(found[0], found[0], strict=True)), *found]
+    wide = {key: max(len(str(line[key])) for line in lines) for key in lines[0]}
+    for line in lines:
+        cells = (f"{value!s:<{wide[key]}}" for key, value in line.items())
+        typer.echo("  ".join(cells).rstrip())
 
 
 @app.command(epilog="Example: umbel runs show digits-1")

@@ -19,7 +19,6 @@ from .programs import Program, command_path, environment
 from ..server.initial import INIT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from .dev_federation import Client
@@ -36,10 +35,9 @@ QUIET = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
 }
 """Variables of every program of Flower's."""
-SETTINGS = "UMBEL_SETTINGS"
-"""Variable of a ServerApp: JSON of the settings that it puts over the app's own."""
-RUN, RESUME = "UMBEL_RUN", "UMBEL_RESUME"
-"""Variables of a ServerApp: which run of ours it goes on with."""
+RUN, RESUME, SETTINGS, STARTED = "UMBEL_RUN", "UMBEL_RESUME", "UMBEL_SETTINGS", "UMBEL_STARTED"
+"""Variables of a ServerApp: which run of ours it goes on with; JSON of the settings that it puts
+over the app's own, and of how the federation was started, which the ledger keeps."""
 FLOWER_PAUSE_S = 4.0
 """How long a SuperNode stays down in a run of plain Flower: a ServerApp looks every 3 s whether the
 node that it waits for is offline, and would wait for hours for one that is back before that."""
@@ -73,13 +71,13 @@ def superlink(wanted: Wanted, address: str) -> Program:
     return _server(SUPERLINK, command, env, 2)
 
 
-def superexec(wanted: Wanted, address: str, variables: Mapping[str, str]) -> Program:
-    """Return what starts the ServerApps of the SuperLink on `address`.
+def superexec(wanted: Wanted, address: str, run: str) -> Program:
+    """Return what starts the ServerApps of the SuperLink on `address`, host:port.
 
     Args:
         wanted: What is brought up.
-        address: `host:port` of the SuperLink.
-        variables: More of the ServerApps': which run they go on with.
+        address: Of the SuperLink.
+        run: The run of ours that they go on with; nothing for new ones.
     """
     folder = wanted.folder
     command = [command_path("flower-superexec"), "--runtime-api-address", address]
@@ -88,7 +86,23 @@ def superexec(wanted: Wanted, address: str, variables: Mapping[str, str]) -> Pro
     env |= {SETTINGS: json.dumps(dict(wanted.settings))}
     env |= {} if wanted.secure else {"UMBEL_SECURE": "off"}
     env |= {INIT: str(wanted.init.absolute())} if wanted.init else {}
-    return _server(SUPEREXEC, command, env | dict(variables), 1)
+    env |= {STARTED: json.dumps(started(wanted))}
+    env |= {RUN: run, RESUME: "1"} if run else {}
+    return _server(SUPEREXEC, command, env, 1)
+
+
+def started(wanted: Wanted) -> dict[str, object]:
+    """Return what the ledger of a run keeps, so that its federation can be started again."""
+    return {
+        "app": str(wanted.app.absolute()),
+        "name": wanted.name,
+        "edge": wanted.edge,
+        "gpu": wanted.gpu,
+        "secure": wanted.secure,
+        "rounds": wanted.rounds,
+        "settings": dict(wanted.settings),
+        "init": str(wanted.init.absolute()) if wanted.init else "",
+    }
 
 
 def supernode(wanted: Wanted, client: Client, address: str, device: Path) -> Program:

@@ -20,7 +20,7 @@ from .flower_control import RunState
 from .flower_lives import Lives, serverapps
 from .flower_output import SERVERAPP, Output
 from .report import waits_for
-from .run_feed import RunFeed
+from .run_feed import RunFeed, is_over
 from .stopping import draining
 from .up_report import STOPPED
 from ..protocol import messages_pb2 as pb
@@ -111,7 +111,11 @@ class _Course:
         self.killed: list[Killed] = []
         self.restarted: list[Restarted] = []
         self._lives = Lives(up, plan, flower_run)
-        self._feed, self._output = RunFeed(up.wanted.home, flower_run), Output(up, flower_run)
+        home, run = up.wanted.home, up.wanted.resume
+        self._feed = RunFeed.of(home, run) if run else RunFeed(home, flower_run)
+        self._output = Output(up, flower_run)
+        if self._feed.run is not None:
+            shown.begin(self._feed.run)
         self._answered = time.monotonic()
         self.stopped, self._stop_by = "", float("inf")
         """By which signal the run was told to end, and until when it may take."""
@@ -186,7 +190,7 @@ class _Course:
         self._answered = now
         if not killed:
             return state
-        if self.stopped or self._is_over():
+        if self.stopped or is_over(self._feed.records):
             return RunState("finished", STOPPED if self.stopped else COMPLETED, "")
         self._note(SERVERAPP, killed)
         self.shown.say(f"{SERVERAPP} {killed}")
@@ -209,11 +213,6 @@ class _Course:
             self._feed.close()
             self._feed = RunFeed(self.up.wanted.home, new)
         self.shown.say(f"{SERVERAPP} restarted: {run.run if run else 'the run'} goes on")
-
-    def _is_over(self) -> bool:
-        """Tell whether the ledger holds the last that a run does: the evaluation of its model."""
-        last = self._feed.records[-1] if self._feed.records else None
-        return last is not None and (last.phase, last.outcome) == ("evaluate", "finished")
 
     def _note(self, name: str, what: str) -> None:
         finished = [r.round for r in self._feed.records if r.outcome == "finished"]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Self
 from . import flower_programs, process_tree
 from .dev_federation import Client, place, prepare, write_devices
 from .flower_control import ONLINE, Control, build_bundle
-from .flower_programs import RESUME, RUN, SERVERS, SUPEREXEC, SUPERLINK, flwr_home
+from .flower_programs import SERVERS, SUPEREXEC, SUPERLINK, flwr_home
 from .processes import Supervisor
 from .programs import free_port
 from ..clients.device_files import DeviceFiles
@@ -68,6 +68,8 @@ class Wanted:
     """Settings of the run that the app does not declare in its run-config."""
     init: Path | None = None
     """A safetensors file with the initial model; None for the app's own."""
+    resume: str = ""
+    """The run of ours that goes on; nothing for a new one."""
     core: bool = True
     """Whether the core service is started; an app of plain Flower does without."""
 
@@ -156,7 +158,8 @@ class FlowerUp:
             rounds=self.wanted.rounds,
         )
         self._wait("the SuperLink to answer", self.control.healthy)
-        self.supervisor.start(flower_programs.superexec(self.wanted, self.address, {}))
+        run = self.wanted.resume
+        self.supervisor.start(flower_programs.superexec(self.wanted, self.address, run))
         for node in self.federation.nodes:
             node_id = self.control.register(bytes.fromhex(node.flower_key), node.name)
             remember(self.federation.device(node.name) / "flower", node_id)
@@ -193,9 +196,7 @@ class FlowerUp:
 
         Whichever runs is ended.
         """
-        variables = {RUN: run, RESUME: "1"} if run else {}
-        program = flower_programs.superexec(self.wanted, self.address, variables)
-        self.supervisor.replace(program)
+        self.supervisor.replace(flower_programs.superexec(self.wanted, self.address, run))
 
     def watch(self) -> list[Happening]:
         """Look at every program once; a SuperNode that ended is started again.

@@ -14,12 +14,19 @@ from ..server.ledger import Ledger
 from ..server.run_directory import list_runs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ..server.ledger import RoundRecord, RunRecord
 
 FLOWER_RUN = "flower-run"
 """Key of a run's recorded configuration."""
+
+
+def is_over(records: Sequence[RoundRecord]) -> bool:
+    """Tell whether a ledger holds the last that a run does: the evaluation of its model."""
+    last = records[-1] if records else None
+    return last is not None and (last.phase, last.outcome) == ("evaluate", "finished")
 
 
 class RunFeed:
@@ -37,6 +44,19 @@ class RunFeed:
         self.waiting: list[tuple[int, str, list[str]]] = []
         """Round, phase and nodes of each phase that the last poll found to wait for somebody."""
         self._told = 0
+
+    @classmethod
+    def of(cls, home: Path, run: str) -> Self:
+        """Return the feed of a run that is known by our own id, its records read already.
+
+        Raises:
+            StateError: There is no such run, or it cannot be read.
+        """
+        found = cls(home, 0)
+        found._ledger = Ledger(home / "runs" / run / "ledger.sqlite", read_only=True)
+        found.run = found._ledger.run()
+        found.poll()
+        return found
 
     def __enter__(self) -> Self:
         """Return this feed."""

@@ -69,10 +69,16 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
     plan = plan_up(directory, asked)
     os.environ.update(direct())
     with stoppable(), no_orphans():
-        _run(plan, name, keep=keep, form=form)
+        run_up(plan, name, keep=keep, form=form)
 
 
-def _run(plan: UpPlan, name: str, *, keep: bool, form: Format) -> None:
+def run_up(plan: UpPlan, name: str, *, keep: bool, form: Format, resume: str = "") -> None:
+    """Bring a federation up, run the app or go on with the run `resume`, and say what came of it.
+
+    Raises:
+        UmbelError: It could not be brought up, or the run failed.
+        KeyboardInterrupt: It was told to end.
+    """
     from .flower_output import SERVERAPP  # noqa: PLC0415 - a wrong flag need not import flwr
     from .flower_run import run  # noqa: PLC0415
     from .flower_up import FlowerUp, Wanted  # noqa: PLC0415
@@ -90,6 +96,7 @@ def _run(plan: UpPlan, name: str, *, keep: bool, form: Format) -> None:
         settings=plan.settings,
         init=plan.init,
         core=plan.secure or plan.umbel,
+        resume=resume,
     )
     with FlowerUp(wanted, screen.say) as federation:
         screen.say(f"starting {plan.edge} edge and {plan.gpu} GPU clients of federation {name}")
@@ -102,6 +109,8 @@ def _run(plan: UpPlan, name: str, *, keep: bool, form: Format) -> None:
         else:
             typer.echo(up_report.summary(result, course, nodes))
         if keep and not course.stopped:
+            if resume or course.restarted:
+                federation.resume("")  # the runs from now on are new ones
             _keep(federation, screen, name)
         else:
             screen.say("ending every process")

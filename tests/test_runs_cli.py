@@ -79,7 +79,10 @@ def complaint(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 @pytest.mark.usefixtures("home")
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert output(capsys, "list") == "digits-1  2026-01-02T03:04:05Z  2  finished\n"
+    assert output(capsys, "list") == (
+        "run       created               rounds  last\n"
+        "digits-1  2026-01-02T03:04:05Z  2       finished\n"
+    )
     assert json.loads(output(capsys, "list", "--format", "json")) == [
         {"run": "digits-1", "created": "2026-01-02T03:04:05Z", "rounds": 2, "last": "finished"}
     ]
