@@ -131,7 +131,7 @@ def _run(
     core = CoreClient.open(federation, settings.run, settings.scheme)
     with (
         core,
-        _directory(settings, str(grid.run.run_id)) as directory,
+        _directory(settings, grid) as directory,
         WriteBehind(directory) as disk,
         Drain() as drain,
         closing(Invitations(grid, registry.read(federation), core, settings.config)) as invitations,
@@ -156,12 +156,14 @@ def _run(
         return Result(run=settings.run, model=model, records=records, path=directory.path)
 
 
-def _directory(settings: RunSettings, flower_run: str) -> RunDirectory:
+def _directory(settings: RunSettings, grid: Grid) -> RunDirectory:
     """Return the run's directory: a new one, or that of the run which is resumed."""
     home, run = umbel_home(), settings.run
     if os.environ.get(RESUME) != "1" or is_blank(place(home, run) / "ledger.sqlite"):
         directory = RunDirectory.create(home, run)
-        described = settings.described() | {"flower-run": flower_run}
+        given = {"config": dict(grid.run.override_config), "bundle": grid.run.fab_hash}
+        described = settings.described() | {"flower-run": str(grid.run.run_id)}
+        described |= {"started": _object(STARTED) | given}
         directory.ledger.create_run(run, _stamp(), described, settings.security)
         return directory
     directory = RunDirectory.resume(home, run)

@@ -25,7 +25,7 @@ from umbel.server.run_directory import RunDirectory
 from umbel.server.settings import RunSettings
 from umbel.simulation.federation import Federation
 from umbel.strategies.metrics import Count, Sum
-from umbel.tests.federations import DeviceThread, addressed, core, made
+from umbel.tests.federations import APP, DeviceThread, addressed, core, made
 from umbel.tests.flower_grid import Desk, identified
 from umbel.tests.gateway import Numbers
 
@@ -183,6 +183,7 @@ def test_the_ledger_says_what_the_run_was(
 ) -> None:
     monkeypatch.setenv("UMBEL_RUN", "named")
     monkeypatch.setenv("UMBEL_SETTINGS", '{"rounds": 1, "width": 7}')
+    monkeypatch.setenv("UMBEL_STARTED", '{"app": "/apps/x"}')
     config = {"clients": 3, "rounds": 9, "weight-cap": 40}
     grid = Nodes(federation, Wrapped)
     result = train(grid, umbel.FedAvg(), initial_arrays=start(), metrics=METRICS, config=config)
@@ -191,6 +192,7 @@ def test_the_ledger_says_what_the_run_was(
     assert (run, security) == ("named", "on (development CA)")
     found = json.loads(described)
     assert (found["rounds"], found["scheme"], found["flower-run"]) == (1, "A", "77")
+    assert found["started"] == {"app": "/apps/x", "config": {}, "bundle": APP.hex()}
     assert found["config"] == {"width": 7, "seed": 0}  # the environment's, over the app's
     outcomes = rows(result.path, "SELECT round, phase, outcome FROM round ORDER BY seq")
     assert outcomes == [(1, "train", "finished"), (1, "evaluate", "finished")]
