@@ -12,6 +12,7 @@ As processes         up_cli.py is `umbel up`, up_plan.py what it will do, flower
                      running after `--keep`, down_cli.py is `umbel down`, resume_cli.py
                      `umbel runs resume`.
 Below that           processes.py is the one supervisor, process_tree.py finds what belongs to it,
-                     programs.py is how a program is started, stopping.py how the command ends.
+                     programs.py is how a program is started, log_files.py bounds what it says,
+                     stopping.py is how the command ends.
 An app of one's own  new.py is `umbel new`, with templates/.
 """

@@ -225,7 +225,7 @@ class FlowerUp:
         for name in (SUPERLINK, SUPEREXEC):
             flwr_home(folder, name).mkdir(mode=0o700)
         self.client_home.mkdir(mode=0o700)
-        for file in (*folder.glob("superlink.sqlite*"), *(folder / "logs").glob("*.log")):
+        for file in (*folder.glob("superlink.sqlite*"), *(folder / "logs").glob("*.log*")):
             file.unlink()
         (folder / "core.json").unlink(missing_ok=True)
         write_launcher(folder / "bin")

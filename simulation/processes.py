@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import psutil  # type: ignore[import-untyped]
 
+from . import log_files
 from . import process_tree as tree
 from .programs import Program, check_state, environment, free_port, last_line, private
 from ..protocol.documents import read_json
@@ -176,13 +177,14 @@ class Supervisor:
         return self._runs[name].pid
 
     def watch(self) -> list[Happening]:
-        """Look once at every program, start again what may be; return what happened.
+        """Look once at every program and its log, start again what may be; return what happened.
 
         Raises:
             StateError: A program ended that is not started again, or could not stay up for
                 its `patience`; with the last line of its log.
         """
         seen = []
+        log_files.bound(self.folder / "logs", log_files.LOG_BYTES)
         for run in self._runs.values():
             now = time.monotonic()
             if not run.down:
