@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -352,5 +353,6 @@ def _site(context: Context) -> Site:
 
 
 def _log(line: str) -> None:
-    """Print a line on this device's own console."""
-    print(f"umbel: {line}", file=sys.stderr, flush=True)
+    """Print a line on this device's own console; one that a full disk does not take is lost."""
+    with suppress(OSError):
+        print(f"umbel: {line}", file=sys.stderr, flush=True)

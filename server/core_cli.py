@@ -14,8 +14,8 @@ import json
 import os
 import resource
 import signal
-import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003 - typer evaluates it
@@ -28,7 +28,7 @@ from cryptography.x509.oid import NameOID
 
 from . import core_stderr
 from .core.world import World
-from .core_log import Lines
+from .core_log import Lines, console
 from .core_service import Core
 from .core_socket import CoreSocket
 from ..protocol.certificates import fingerprint
@@ -159,7 +159,8 @@ async def serve(
         door = CoreSocket(core, about.directory, port, about.names, about.ca)
         listener = door.listen()
         _write_record(record, about, port)
-        print(f"core service: listening on {address.rpartition(':')[0]}:{port}", flush=True)
+        with suppress(OSError):  # its log is on a full disk: the record is written
+            print(f"core service: listening on {address.rpartition(':')[0]}:{port}", flush=True)
         await _until(stop, door.serve(listener), _ticks(core, connections))
     finally:
         record.unlink(missing_ok=True)
@@ -254,4 +255,4 @@ def _raise_file_limit(connections: int) -> None:
 
 
 def _print(line: str) -> None:
-    print(f"core: {line}", file=sys.stderr, flush=True)
+    console(f"core: {line}")

@@ -1,11 +1,14 @@
 """One clear line for each thing that happens at the gateway, and never a flood of them.
 
 Whoever can reach the port can make the gateway refuse something; so each kind of line has its
-own allowance, and what is held back is counted and said with the next line of its kind.
+own allowance, and what is held back is counted and said with the next line of its kind. A line that
+the log's disk does not take is lost, and the service goes on.
 """
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +18,12 @@ BURST = 10
 """Lines of one kind that may come at once."""
 PER_SECOND = 1.0
 """And how fast the allowance comes back."""
+
+
+def console(line: str) -> None:
+    """Write a whole line to this process's own log, or lose it where the disk is full."""
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 class Lines:

@@ -21,11 +21,15 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from .core_log import console
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 VERBOSITY = "INFO"
 """Of gRPC, for the lines that are read here."""
+LONGEST = 1 << 16
+"""Characters of a line; a longer one comes in parts."""
 _NO_TLS = (
     *("HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE"),
     *("UNEXPECTED_RECORD", "INVALID_OUTER_EXTENSION", "DECODE_ERROR", "BAD_HANDSHAKE_RECORD"),
@@ -71,11 +75,11 @@ def listen(say: Callable[[str, str], None]) -> None:
 
 def _read(reading: int, say: Callable[[str, str], None]) -> None:
     with os.fdopen(reading, "r", encoding="utf-8", errors="backslashreplace") as lines:
-        for line in lines:
+        while line := lines.readline(LONGEST):
             answer = said(line.rstrip("\n"))
             if answer is None:
                 continue
             if answer[0]:
                 say(*answer)
             else:
-                print(answer[1], file=sys.stderr)
+                console(answer[1])

@@ -17,7 +17,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from umbel.clients.device_files import DeviceFiles
 from umbel.clients.grpc_session import GatewaySession, Invitation, Outcome
@@ -64,10 +64,10 @@ def addressed(federation: DevFederation, gateway: str, *, secure: bool = True) -
 
 
 @contextmanager
-def core(federation: DevFederation) -> Iterator[int]:
-    """Run `umbel core up` and give its port."""
+def core(federation: DevFederation, log: TextIO | None = None) -> Iterator[int]:
+    """Run `umbel core up`, its output in an open file, and give its port."""
     command = [sys.executable, "-m", "umbel", "core", "up", "--federation", str(federation.folder)]
-    process = subprocess.Popen(command, process_group=0)
+    process = subprocess.Popen(command, process_group=0, stdout=log, stderr=log)
     try:
         file = federation.folder / "core.json"
         until = time.monotonic() + 30

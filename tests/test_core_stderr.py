@@ -84,3 +84,26 @@ def test_descriptor_2_is_read_and_what_is_not_grpcs_comes_out_again() -> None:
     )
     assert done.stdout == "['tls']\n"
     assert sorted(done.stderr.splitlines()) == ["our own line", "somebody else's line"]
+
+
+FULL = """
+import os, sys
+from umbel.server import core_stderr
+from umbel.server.core_log import console
+core_stderr.listen(lambda kind, line: None)
+for _ in range(5000):
+    os.write(2, b"x" * 99 + b"\\n")
+    console("a line of our own")
+os.write(2, b"y" * 1_000_000)
+print("it goes on")
+"""
+
+
+def test_a_log_on_a_full_disk_stops_nobody() -> None:
+    """More than a pipe holds: whoever writes to descriptor 2 would stand still, or fail."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", FULL], stdout=subprocess.PIPE, stderr=full, text=True,
+            check=False, timeout=30,
+        )  # fmt: skip
+    assert done.stdout == "it goes on\n"

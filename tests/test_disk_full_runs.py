@@ -91,8 +91,9 @@ def test_a_simulated_run_ends_with_one_line(disk: Path, tmp_path: Path, leave: i
 
 
 def test_a_server_app_ends_with_one_line(disk: Path, tmp_path: Path) -> None:
+    """And a core service whose log is on a full disk from the start goes on."""
     federation, host = made(tmp_path / "federation"), Host(tmp_path)
-    with core(federation) as port:
+    with open("/dev/full", "w") as full, core(federation, full) as port:
         addressed(federation, f"127.0.0.1:{port}")
         settings = {"rounds": 10_000, "final_evaluation": False, "deadline": 30.0}
         server = host.server(federation, disk, "filled", count=3, settings=settings)
