@@ -59,6 +59,8 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
             opened.
     """
     with watched(path):
+        if path.exists() and not path.is_file():
+            raise StateError(str(path), "a ledger", "no regular file", "move it away")
         if not read_only:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
             return _opened(path, "rw", make=path.stat().st_size == 0)

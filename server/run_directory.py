@@ -332,12 +332,13 @@ def list_runs(root: Path) -> tuple[str, ...]:
 def sweep(root: Path) -> tuple[str, ...]:
     """Remove what writers that were killed left half-written; return the runs that had some.
 
-    A run that is being written is left alone, as is one whose ledger is damaged.
+    A run that is being written is left alone, as is one whose ledger is damaged or whose files
+    this user cannot remove.
     """
     left = sorted({folder.parents[1].name for folder in root.glob("runs/*/rounds/.*")})
     swept = []
     for run in left:
-        with suppress(StateError):
+        with suppress(StateError, OSError):
             RunDirectory._take_over(root, run).close()
             swept.append(run)
     return tuple(swept)

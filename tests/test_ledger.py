@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 import sqlite3
 import stat
 import struct
@@ -218,6 +219,17 @@ def test_a_foreign_file_is_named_and_left_alone(
     with pytest.raises(StateError, match=r"ledger\.sqlite: expected a ledger.*; "):
         Ledger(path)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_what_is_no_file_is_named_and_not_waited_for(
+    tmp_path: Path, make: Callable[[Path], None], read_only: bool
+) -> None:
+    path = tmp_path / "ledger.sqlite"
+    make(path)
+    with pytest.raises(StateError, match=r"ledger\.sqlite: expected a ledger, got no regular file"):
+        Ledger(path, read_only=read_only)
 
 
 def test_a_damaged_file_is_named(ledger: Ledger) -> None:
