@@ -55,20 +55,21 @@ class History:
             events: Every event, in order.
             model: Digest of the model that is in force.
         """
-        base, last, evaluated, highest = "", 0, False, -1
-        voters, best = Voters(), None
+        base = next((e.code for e in events if e.kind == "initial"), "")
+        last, evaluated, highest, voters, best = 0, False, -1, Voters(), None
         for record in records:
-            finished = record.outcome == "finished"
-            moved = record.phase == "train" and (finished or record.outcome == "lost")
-            if (base if moved and base else record.model) == model.hex():
+            train, finished = record.phase == "train", record.outcome == "finished"
+            moved = train and (finished or record.outcome == "lost")
+            of = base if moved else record.model
+            if of == model.hex() and record.outcome != "lost":
                 highest = max(highest, record.attempt)
                 voters.note(model, record.survivors)
+            base = record.model
             if moved:
-                last, base = max(last, record.round), record.model
-                score = outcome.score(record.metrics)
-                if finished and (best is None or score > best[0]):
-                    best = score, record.round
-            evaluated = evaluated or (record.phase == "evaluate" and finished)
+                last = max(last, record.round)
+            if train and finished and (best is None or outcome.score(record.metrics) > best[0]):
+                best = outcome.score(record.metrics), record.round
+            evaluated = evaluated or (finished and not train)
         seen = (e.attempt for e in events if (e.kind, e.code) == (RESUMED, model.hex()))
         highest = max((highest, *seen))
         return cls(

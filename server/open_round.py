@@ -84,7 +84,7 @@ class OpenRounds:
             digest = intake.save(folder / SUM)
             survivors = b"".join(server.ids(server.u))
             body = fields.pack(_LABEL, name.encode(), digest, survivors, transcript.pack())
-            _write(folder / TRANSCRIPT, body)
+            _write(folder / TRANSCRIPT, body + sha256(body).digest())
             for directory in (folder, self._rounds):
                 _sync(directory)
         except OSError as error:
@@ -149,7 +149,11 @@ def _read(folder: Path) -> tuple[bytes, tuple[str, ...], Transcript]:
     path = folder / TRANSCRIPT
     if path.stat().st_size > LIMIT + _HEAD:
         raise PeerError(str(path), "is too large")
-    name, digest, survivors, packed = fields.unpack(_LABEL, path.read_bytes(), 4, str(path))
+    data = path.read_bytes()
+    body, check = data[:-_HASH], data[-_HASH:]
+    if sha256(body).digest() != check:
+        raise PeerError(str(path), "is not what was written")
+    name, digest, survivors, packed = fields.unpack(_LABEL, body, 4, str(path))
     if name != folder.name.encode() or len(digest) != _HASH or len(survivors) % _ID:
         raise PeerError(str(path), "is not of this folder")
     ids = (survivors[at : at + _ID].hex() for at in range(0, len(survivors), _ID))
