@@ -140,8 +140,7 @@ class Child:
 
     def declared(self, phase: str = "train") -> dict[str, int]:
         """Return the metric names of a phase with their fractional bits."""
-        found = self._call("declared", {"phase": phase})[0]["metrics"]
-        return {str(name): int(bits) for name, bits in found.items()}
+        return _numbers(self._call("declared", {"phase": phase})[0], int)
 
     def train(
         self, arrays: Mapping[str, NDArray[Any]], site: Site, settings: Settings
@@ -158,8 +157,8 @@ class Child:
 
     def test(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, float]:
         """Return test means of the server's own examples."""
-        found = self._call("test", {}, arrays)[0]["metrics"]
-        return {str(name): float(value) for name, value in found.items()}
+        found = _numbers(self._call("test", {}, arrays)[0], int, float)
+        return {name: float(value) for name, value in found.items()}
 
     def close(self) -> None:
         """End the child: its pipe closes, and what does not leave is killed."""
@@ -285,12 +284,18 @@ def _refusal(answer: Mapping[str, Any]) -> Refused:
 
 def _result(fields: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> TrainResult:
     """Return a result whose numbers have been checked: they come from the user's process."""
-    weight, metrics = fields.get("weight"), fields.get("metrics")
+    weight = fields.get("weight")
     if type(weight) is not int or weight < 1:
         raise Malformed("training child", "weight", "an integer of at least 1", type(weight))
-    if not isinstance(metrics, dict) or not all(type(v) in (int, float) for v in metrics.values()):
-        raise Malformed("training child", "metrics", "numbers by name", type(metrics))
-    return TrainResult(arrays, weight, metrics)
+    return TrainResult(arrays, weight, _numbers(fields, int, float))
+
+
+def _numbers(fields: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
+    """Return the metrics of an answer, which comes from the user's process."""
+    found = fields.get("metrics")
+    if not isinstance(found, dict) or not all(type(v) in kinds for v in found.values()):
+        raise Malformed("training child", "metrics", "numbers by name", type(found))
+    return found
 
 
 def _signal(number: int) -> str:

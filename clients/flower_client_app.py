@@ -32,18 +32,20 @@ from .device_files import device_files, host, no_core_dumps, own_policy
 from .flower_launcher import APP, SESSION
 from .flower_node import remember
 from .flower_trainer import CONTEXT, FlowerTrainer, context_facts
-from .grpc_session import GatewaySession, Invitation, Outcome
+from .grpc_session import LONGEST_S, GatewaySession, Invitation, Outcome
 from .journal import FileJournal
 from .trainers import trainer_for
 from .update import Update
 from ..protocol import messages_pb2 as pb
 from ..protocol.entropy import os_entropy
+from ..protocol.errors import LONGEST as MOST
 from ..protocol.errors import (
     BadCertificate,
     Refused,
     SettingsError,
     StateError,
     UmbelError,
+    one_line,
     reason_text,
 )
 from ..strategies.metrics import of_app
@@ -256,7 +258,7 @@ def _read(message: Message) -> Invited:
     lease = record.get("lease")
     if isinstance(lease, bool) or not isinstance(lease, int | float) or not lease > 0:
         raise SettingsError(f"{INVITE}: lease", "seconds, more than 0", lease)
-    invitation = Invitation(values["run"], values["ticket"], float(lease))
+    invitation = Invitation(values["run"], values["ticket"], float(min(lease, LONGEST_S)))
     return Invited(invitation, values["gateway"], values["ca-sha256"])
 
 
@@ -353,6 +355,9 @@ def _site(context: Context) -> Site:
 
 
 def _log(line: str) -> None:
-    """Print a line on this device's own console; one that a full disk does not take is lost."""
+    """Print a line on this device's own console; one that a full disk does not take is lost.
+
+    A gateway's words may be in it, so it is one line, bounded, and steers no terminal.
+    """
     with suppress(OSError):
-        print(f"umbel: {line}", file=sys.stderr, flush=True)
+        print(f"umbel: {one_line(line[:MOST])}", file=sys.stderr, flush=True)

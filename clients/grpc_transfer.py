@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .session import Fetch, Upload
 
 OFFSET, RUN, CTX = "umbel-offset", "umbel-run", "umbel-ctx-bin"
+_DIGITS = 20
+"""Of the largest offset; int() of thousands raises."""
 STILL_CLOSED = frozenset({grpc.StatusCode.FAILED_PRECONDITION})
 """No session of this node is open there: after a break the line is resumed first."""
 
@@ -220,7 +222,8 @@ def _offset(metadata: object, total: int) -> int | None:
     for key, value in metadata or ():  # type: ignore[attr-defined]
         if key == OFFSET:
             text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
-            if not (text.isascii() and text.isdigit() and int(text) <= total):
+            number = text.isascii() and text.isdigit() and len(text) <= _DIGITS
+            if not number or int(text) > total:
                 raise Malformed("gateway", OFFSET, f"0..{total}", text[:32])
             return int(text)
     return None

@@ -17,8 +17,8 @@ half for `umbel.train`, where updates are deltas.
 
 from __future__ import annotations
 
-import io
 import math
+import re
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from flwr.app import Array, ArrayRecord
 
 from . import fedavg
 from ..protocol.errors import BadUpdate, SettingsError
+from ..protocol.manifest import MAX_BYTES, MAX_DIMENSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
     from numpy.typing import NDArray
 
+_MAGIC, _LONGEST = 8, 4096
+_HEADER = re.compile(
+    rb"\{'descr': '([<>|=][biufcV][0-9]{1,2})', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:[0-9]{1,13}, ?)*(?:[0-9]{1,13})?)\), \} *\n?"
+)
 MAX_WEIGHT = 2.0**32
 """Largest weight of one reply; with it no float64 sum overflows."""
 
@@ -132,7 +138,7 @@ def _arrays(
     for name, array in record.items():
         try:
             arrays[name] = _decoded(array)
-        except (ValueError, TypeError, EOFError) as error:
+        except (ValueError, TypeError) as error:
             raise BadUpdate(node, f"array {name!r}", "a numpy array", error) from error
         if model is None:
             continue
@@ -149,7 +155,7 @@ def _own(name: str, array: Array) -> NDArray[Any]:
     """Return a view of one array of the global model."""
     try:
         return _decoded(array)
-    except (ValueError, TypeError, EOFError) as error:
+    except (ValueError, TypeError) as error:
         raise SettingsError(
             f"initial array {name!r}", "a numpy array", str(error), "build it with flwr.app.Array"
         ) from error
@@ -159,23 +165,36 @@ def _decoded(array: Array) -> NDArray[Any]:
     """Return a read-only view of an `Array`'s bytes, no copy.
 
     The header is read first and the bytes are counted, so a header that promises more than it
-    brings allocates nothing.
+    brings allocates nothing. Numpy's own reader takes it for Python's syntax, tokenises it, and
+    raises whatever that raises; here it has the one form in which `numpy.save` writes it.
 
     Raises:
-        ValueError: These are no bytes of one .npy array without objects.
+        ValueError: These are no bytes of one .npy array of plain numbers.
     """
     if array.stype != "numpy.ndarray":
         raise ValueError(f"serialisation {array.stype!r}")
-    file = io.BytesIO(array.data)
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    elif version == (2, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
-    else:
-        raise ValueError(f".npy version {version}")
-    expected, got = math.prod(shape) * dtype.itemsize, len(array.data) - file.tell()
-    if dtype.hasobject or got != expected:
+    start, header = _npy_header(array.data)
+    found = _HEADER.fullmatch(header)
+    if found is None:
+        raise ValueError("no header of plain numbers")
+    dtype, fortran = np.dtype(found[1].decode()), found[2] == b"True"
+    shape = tuple(int(size) for size in found[3].split(b",") if size.strip())
+    if len(shape) > MAX_DIMENSIONS or math.prod(max(n, 1) for n in shape) > MAX_BYTES:
+        raise ValueError(f"{len(shape)} dimensions of {max(shape)} and less")
+    expected, got = math.prod(shape) * dtype.itemsize, len(array.data) - start
+    if got != expected:
         raise ValueError(f"{dtype} {shape} in {got} bytes")
-    flat = np.frombuffer(array.data, dtype, offset=file.tell()) if expected else np.empty(0, dtype)
+    flat = np.frombuffer(array.data, dtype, offset=start) if expected else np.empty(0, dtype)
     return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _npy_header(data: bytes) -> tuple[int, bytes]:
+    """Return where the numbers begin, and the text before them (NEP 1)."""
+    width = {b"\x93NUMPY\x01\x00": 2, b"\x93NUMPY\x02\x00": 4}.get(data[:_MAGIC])
+    if width is None:
+        raise ValueError("no .npy of version 1 or 2")
+    at = _MAGIC + width
+    start = at + int.from_bytes(data[_MAGIC:at], "little")
+    if not at <= start <= min(len(data), _LONGEST):
+        raise ValueError("a header beyond the end")
+    return start, data[at:start]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from umbel.clients.child import Child, ChildDied, InProcess
+from umbel.clients.child import Child, ChildDied, InProcess, _numbers
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import Malformed, Refused
 from umbel.strategies.app import AppRef
@@ -281,3 +281,10 @@ def test_calls_from_two_threads_take_turns(child: Child) -> None:
     for round_, result in results.items():
         assert _same(result, child.train(start, _site(), Settings(round=round_)))
     assert len(results) == 4
+
+
+@pytest.mark.parametrize("metrics", [None, [1], "x", {"loss": None}, {"loss": "24"}, {"loss": 2.5}])
+def test_metrics_that_are_none_are_the_childs_fault(metrics: object) -> None:
+    """User code that writes to the pipe itself may say anything."""
+    with pytest.raises(Malformed, match="training child: metrics: expected numbers by name"):
+        _numbers({"metrics": metrics}, int)

@@ -270,3 +270,13 @@ def test_what_is_no_app_or_task_is_refused_at_once() -> None:
 def test_the_default_policy_is_the_strict_one() -> None:
     assert Policy().required
     assert "UMBEL_DEVICE" not in os.environ
+
+
+def test_what_a_gateway_says_steers_no_terminal(
+    device: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flower_client_app._log("gateway: unavailable: \x1b[2J\r\numbel: all is well" + "!" * 5000)
+    said = capsys.readouterr().err
+    assert said.startswith(r"umbel: gateway: unavailable: \x1b[2J  umbel: all is well")
+    assert len(said) < 1100
+    assert said.count("\n") == 1

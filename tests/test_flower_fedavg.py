@@ -188,6 +188,11 @@ def _npy(header: dict[str, Any], data: bytes) -> Array:
     return Array("float32", (3,), "numpy.ndarray", file.getvalue() + data)
 
 
+def _raw(header: bytes) -> Array:
+    start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
+    return Array("float32", (4, 3), "numpy.ndarray", start + header + bytes(48))
+
+
 MODEL = {"w": np.arange(12, dtype=np.float32).reshape(4, 3), "seen": np.array(5)}
 FINE = {"w": np.full((4, 3), 2.0, np.float32), "seen": np.array(7)}
 
@@ -221,7 +226,12 @@ BOMB = {"descr": "<f4", "fortran_order": False, "shape": (1 << 40,)}
         (one_array(_npy(BOMB, b"1234")), 6, "expected a numpy array, got float32 (1099511627776,)"),
         (one_array(Array("float32", (3,), "numpy.ndarray", b"junk")), 6, "expected a numpy array"),
         (one_array(Array("float32", (3,), "pickle", b"junk")), 6, "serialisation 'pickle'"),
-        (one_array(_npy({**BOMB, "descr": "|O", "shape": (1,)}, b"12345678")), 6, "object (1,)"),
+        *((one_array(_raw(text)), 6, "expected a numpy array, got no header") for text in (
+            b"(" * 90, b"(" * 900, b"'''", b"\\\n\\", b"{'descr': '<f4', 'shape': (3L, 5L)}",
+        )),  # numpy's reader raises what Python's tokenizer does
+        (one_array(_npy({**BOMB, "shape": (0, 10**12)}, b"")), 6, "got float32 (0, 1000000000000)"),
+        (one_array(_npy({**BOMB, "shape": (0, 10**13)}, b"")), 6, "expected a numpy array, got"),
+        (one_array(_npy({**BOMB, "descr": "|O", "shape": (1,)}, b"12345678")), 6, "no header of"),
     ],
 )  # fmt: skip
 def test_a_bad_reply_is_dropped_by_name_and_the_rest_is_used(

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from umbel.tests.fuzz_clients import CLIENTS
+from umbel.tests.fuzz_core import CORE
 from umbel.tests.fuzz_files import FILES
 from umbel.tests.fuzz_protocol import PROTOCOL
 from umbel.tests.fuzz_runs import RUNS
@@ -16,9 +18,9 @@ from umbel.tests.fuzzing import Parser, checked, spoilt
 if TYPE_CHECKING:
     from random import Random
 
-PARSERS = (*PROTOCOL, *FILES, *RUNS)
+PARSERS = (*PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS)
 SHORT = settings(
-    max_examples=300,
+    max_examples=150,
     derandomize=True,
     deadline=None,
     database=None,

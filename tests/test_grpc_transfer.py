@@ -168,7 +168,7 @@ def test_a_lost_answer_sends_nothing_again(gateway: Scripted) -> None:
     assert heard.event.is_set()
 
 
-@pytest.mark.parametrize("offset", ["-1", "x", str(len(WHOLE) + 1)])
+@pytest.mark.parametrize("offset", ["-1", "x", str(len(WHOLE) + 1), "1" * 5000])
 def test_an_offset_that_cannot_be_is_given_up(gateway: Scripted, offset: str) -> None:
     def upload(requests: Iterator[bytes], context: Any) -> bytes:
         context.send_initial_metadata((("umbel-offset", offset),))

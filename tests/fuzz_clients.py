@@ -1,0 +1,266 @@
+"""What reaches a device beside the gateway, and what devices answer over Flower.
+
+The pipe of the child that runs user code, the invitation in a Flower message, the bundle; and on
+the server the answer to an invitation and the arrays of an ordinary Flower reply.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from umbel.clients import pipe
+from umbel.clients.child import _numbers, _refusal, _result
+from umbel.clients.flower_client_app import _read
+from umbel.clients.flower_launcher import APP, Guard
+from umbel.clients.policy import Policy
+from umbel.clients.update import Update
+from umbel.protocol.entropy import os_entropy
+from umbel.protocol.errors import BadUpdate, Malformed, PeerError, Refused, SettingsError
+from umbel.server.flower_invitations import _said
+from umbel.strategies.flower_fedavg import _arrays
+from umbel.strategies.task import Site
+from umbel.tests.actors import agreed
+from umbel.tests.fuzz_protocol import ARRAYS
+from umbel.tests.fuzzing import Parser
+from umbel.tests.gateway import Numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from umbel.strategies.trainer import Settings, TrainResult
+
+LIMIT = 1 << 20
+RESERVED = pipe.MAX_HEADER + 2 * LIMIT
+"""What a child may announce is reserved before it comes."""
+
+
+# ---- the pipe ------------------------------------------------------------------------------
+
+
+def _received(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    left = memoryview(data)
+
+    def fill(view: memoryview) -> None:
+        nonlocal left
+        if len(left) < len(view):
+            raise Malformed("training child", "is gone")
+        view[:] = left[: len(view)]
+        left = left[len(view) :]
+
+    return pipe.receive(fill, LIMIT, "training child")
+
+
+def _sent(fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    out = bytearray()
+
+    class Sink:
+        def write(self, data: memoryview) -> int:
+            out.extend(data)
+            return len(data)
+
+    pipe.send(Sink(), fields, arrays)
+    return bytes(out)
+
+
+def _piped(data: bytes) -> str:
+    fields, arrays = _received(data)
+    return json.dumps([fields, {name: array.tobytes().hex() for name, array in arrays.items()}])
+
+
+RESULT = {"weight": 7, "metrics": {"eval.loss": 0.5}}
+DELTA = {"w": np.full(40, 0.01, np.float32)}
+
+
+class Said(Numbers):
+    """User code whose process answers with these bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.data = data
+
+    def train(
+        self, arrays: Mapping[str, NDArray[Any]], site: Site, settings: Settings
+    ) -> TrainResult:
+        """Return what the bytes say."""
+        return _result(*_received(self.data))
+
+
+def _trained(data: bytes) -> bytes:
+    """Make a message out of what the child says; another one if its numbers are others."""
+    policy = Policy(min_members=3, min_survivors=3)
+    update = Update(Said(data), Site(partition=0, partitions=3), policy, entropy=os_entropy, seed=1)
+    terms = agreed()
+    update.compute(update.manifest.pack(Numbers().arrays()), terms)
+    return bytes(update.encode(3, terms))
+
+
+def _answers(data: bytes) -> None:
+    fields, _ = _received(data)
+    if "refused" in fields:
+        raise _refusal(fields)
+    _numbers(fields, int)
+
+
+def _some_answers() -> list[bytes]:
+    said: tuple[dict[str, Any], ...] = (
+        {"metrics": {"eval.loss": 24}},
+        {"refused": "REASON_TASK_FAILED", "detail": "x"},
+        RESULT,
+    )
+    return [_sent(fields, {}) for fields in said]
+
+
+# ---- Flower's messages ---------------------------------------------------------------------
+
+INVITE = {
+    "run": "digits-1", "gateway": "gw:1", "ca-sha256": "00" * 32, "ticket": "0102", "lease": 600.0,
+    "more": [1, 2],
+}  # fmt: skip
+REPLY = {"rounds": 3, "bytes-up": 9, "bytes-down": 9, "code": 23}
+
+
+def _recorded(data: bytes, name: str) -> Message:
+    """Return a message with one record, as far as Flower takes the values."""
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError):
+        tree = {}  # a monster
+    record = ConfigRecord()
+    for key, value in tree.items() if isinstance(tree, dict) else ():
+        try:
+            record[key] = bytes.fromhex(value) if key == "ticket" else value
+        except (TypeError, ValueError):
+            continue
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 0  # as flower_trainer.py
+    return Message(RecordDict({name: record}), dst_node_id=1, message_type="train")
+
+
+def _invited(data: bytes) -> tuple[Any, ...]:
+    found = _read(_recorded(data, "umbel.invite"))
+    return found.invitation.run, found.invitation.lease, found.gateway, found.ca
+
+
+def _replied(data: bytes) -> str:
+    said = _said(_recorded(data, "umbel.session"))
+    assert said.isprintable()
+    assert len(said) < 200
+    return said
+
+
+# ---- arrays of Flower's own messages -------------------------------------------------------
+
+MODEL = {"w": ARRAYS["w"]}
+
+
+def _flower(model: Mapping[str, NDArray[Any]] | None, data: bytes) -> bytes:
+    record = ArrayRecord({"w": Array("float32", (3, 5), "numpy.ndarray", data)})
+    return _arrays("node 1", record, model)["w"].tobytes()
+
+
+def _headers() -> list[bytes]:
+    shapes = ("(3, 5)", "(15,)", "(0, 10)", "()")
+    return [
+        f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+        for kind in ("<f4", "<f8", "|b1")
+        for shape in shapes
+    ] + list(_CRAFTED)
+
+
+_CRAFTED = (
+    b"{'descr': '<f4', 'fortran_order': False, 'shape': (0, 1" + b"0" * 30 + b"), }",
+    b"{'descr': '<f4', 'fortran_order': False, 'shape': (3L, 5L), }",
+    b"{'descr': '<f4', 'fortran_order': False, 'shape': (-3, -5), }",
+    b"{'descr': '|O', 'fortran_order': False, 'shape': (0,), }",
+    b"{'descr': '|S0', 'fortran_order': False, 'shape': (9,), }",
+    b"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (15,), }",
+    b"{'descr': '<f4', 'fortran_order': False, 'shape': (True, 15), }",
+    b"(" * 9000,
+    b"(" * 90,
+    b"'''",
+    b"{'descr': 7, 'fortran_order': False, 'shape': (3, 5), }",
+    b"\\\n\\",
+)
+
+
+def _npy(header: bytes) -> bytes:
+    """Return .npy bytes with this header, and the 60 bytes of the model's array."""
+    length = len(header).to_bytes(2, "little") if len(header) < 65536 else b"\xff\xff"
+    return b"\x93NUMPY\x01\x00" + length + header + ARRAYS["w"].astype("<f4").tobytes()
+
+
+# ---- the bundle ----------------------------------------------------------------------------
+
+BUNDLE = b"PK\x05\x06" + bytes(18)
+
+
+def _admitted(data: bytes) -> str:
+    before = os.environ.pop(APP, None)
+    try:
+        Guard(Policy(apps=(sha256(BUNDLE).digest(),))).admit(data)
+        return os.environ[APP]
+    finally:
+        os.environ.pop(APP, None)
+        if before is not None:
+            os.environ[APP] = before
+
+
+CLIENTS = (
+    Parser(
+        name="pipe.receive", errors=(Malformed,), parse=_piped, spare=RESERVED,
+        make=lambda: [_sent(RESULT, ARRAYS), _sent({}, {}), _sent(RESULT, DELTA)],
+    ),
+    Parser(
+        name="pipe.receive, header", form="json", errors=(Malformed,), parse=_piped,
+        spare=RESERVED,
+        make=lambda: [_sent(RESULT, {})[16:], _sent({"a": [1]}, {})[16:]],
+        seal=lambda text: b"UMBP" + len(text).to_bytes(4, "little") + bytes(8) + text,
+    ),
+    Parser(
+        name="child's result", errors=(PeerError, Refused), parse=_trained, spare=RESERVED,
+        make=lambda: [_sent(RESULT, DELTA)],
+    ),
+    Parser(
+        name="child's result, header", form="json", errors=(PeerError, Refused), parse=_trained,
+        spare=RESERVED,
+        make=lambda: [_sent(RESULT, DELTA)[16:-192]],
+        seal=lambda text: (
+            b"UMBP" + len(text).to_bytes(4, "little") + (192).to_bytes(8, "little") + text
+            + DELTA["w"].tobytes() + bytes(32)
+        ),
+    ),
+    Parser(
+        name="child's answers", form="json", errors=(Malformed, Refused), parse=_answers,
+        spare=RESERVED,
+        make=lambda: [answer[16:] for answer in _some_answers()],
+        seal=lambda text: b"UMBP" + len(text).to_bytes(4, "little") + bytes(8) + text,
+    ),
+    Parser(
+        name="flower_client_app._read", form="cells", errors=(SettingsError,), parse=_invited,
+        make=lambda: [json.dumps(INVITE).encode()],
+    ),
+    Parser(
+        name="flower_invitations._said", form="cells", errors=(), parse=_replied,
+        make=lambda: [json.dumps(REPLY).encode()],
+    ),
+    Parser(
+        name="flower_fedavg._arrays", form="lines", errors=(BadUpdate,), seal=_npy, make=_headers,
+        parse=lambda data: _flower(MODEL, data),
+    ),
+    Parser(
+        name="flower_fedavg._arrays, first", form="lines", errors=(BadUpdate,), seal=_npy,
+        make=_headers, parse=lambda data: _flower(None, data),
+    ),
+    Parser(
+        name="flower_launcher.Guard.admit", errors=(Refused,), make=lambda: [BUNDLE],
+        parse=_admitted,
+    ),
+)  # fmt: skip
