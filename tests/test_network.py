@@ -272,3 +272,30 @@ def test_a_slow_line_that_moves_is_never_cut(
     stage = Stage(federation, tmp_path, proxy, Table(size))
     stage.play(120.0)
     assert (len(proxy.connections), stage.first.log) == (1, [])
+
+
+class Slowing(Table):
+    """Its training done, the line becomes slow."""
+
+    def __init__(self, size: int, proxy: FaultProxy, rate: float) -> None:
+        """Take the line, and its bytes a second."""
+        super().__init__(size)
+        self._proxy, self._rate = proxy, rate
+
+    def train(
+        self, arrays: Mapping[str, NDArray[Any]], site: Site, settings: Settings
+    ) -> TrainResult:
+        """Train as ever."""
+        self._proxy.rate = self._rate
+        return super().train(arrays, site, settings)
+
+
+def test_an_upload_that_takes_longer_than_its_part_of_the_deadline_is_waited_for(
+    federation: DevFederation, proxied: Callable[..., FaultProxy], tmp_path: Path
+) -> None:
+    """8 MB at 1 MB/s where uploads have 6 s, and may rest for 1.5 s; the round has a minute."""
+    proxy = proxied()
+    trainer = Slowing(2_000_000, proxy, 1e6)
+    stage = Stage(federation, tmp_path, proxy, trainer, deadline=60.0, trip=6.0)
+    stage.play()
+    assert 6.0 < stage.run.records[0].seconds["summing"] < 40.0
