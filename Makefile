@@ -8,6 +8,7 @@
 #   make brute          every loss at every boundary, up to 12 members (minutes)
 #   make acceptance     real federations: processes killed at every moment, strangers, endings (minutes)
 #   make soak           1,000 rounds among 20 clients with faults (half an hour)
+#   make chaos          servers killed at every moment of a round, and of `umbel up` (minutes)
 #   make bench          the benchmarks as JSON       make clean    remove what these made
 #
 # PYTHON=/path/to/python3.12 chooses the interpreter; ARGS="tests/test_house.py -x" goes to pytest.
@@ -30,7 +31,7 @@ FIND_PYTHON = for p in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 p
 	  echo "umbel: needs Python 3.11 or newer with venv, found $$($(or $(PYTHON),python3) -V 2>&1 | tail -n 1);" \
 	    "install one or say make PYTHON=/path/to/python3" >&2; exit 1
 
-.PHONY: quickstart test check proto mutants brute acceptance soak bench clean
+.PHONY: quickstart test check proto mutants brute acceptance soak chaos bench clean
 
 quickstart: $(QUICK)/stamp
 	$(QUICK)/bin/umbel up examples/digits --drop 1
@@ -55,6 +56,10 @@ acceptance: $(TEST)/stamp
 
 soak: $(TEST)/stamp
 	$(TEST)/bin/python -m umbel.tests.soak_rounds $(ARGS)
+
+chaos: $(TEST)/stamp
+	$(TEST)/bin/python -m umbel.tests.chaos_rounds
+	$(TEST)/bin/python -m umbel.tests.chaos_up
 
 bench: $(TEST)/stamp
 	$(TEST)/bin/umbel bench secure --clients 100 --params 1000000 --drop 0.1 --json
