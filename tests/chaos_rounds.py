@@ -72,7 +72,7 @@ class Hit:
 
     kill: Kill
     seconds: float
-    """Until the next round was committed."""
+    """Until the round that was hit was committed; the next one where it was already."""
     outcomes: list[str]
     """Of the attempts at the round that was hit."""
 
@@ -90,6 +90,8 @@ class Report:
     wrong_aggregates: int = 0
     same_bits: bool | None = None
     """As the uninterrupted run; None where a round was lost."""
+    without: dict[int, int] = field(default_factory=dict)
+    """Rounds that finished without everybody: number of their survivors."""
     slowest_s: float = 0.0
     broken: list[str] = field(default_factory=list)
 
@@ -164,7 +166,8 @@ class Chaos:
         for row in chaos_moment.done(self.field.folder):
             at = row.pop("time")
             kill = Kill(**{**row, "who": tuple(row["who"])})
-            next_ = next((t for t, _ in self.committed if t > at), at)
+            goal = kill.round + ((kill.at, kill.nth) == ("committed", 2))
+            next_ = next((t for t, number in self.committed if number >= goal and t > at), at)
             same = [r.outcome for r in self.ledger.records
                     if (r.round, r.phase) == (kill.round, "train")]  # fmt: skip
             found.append(Hit(kill, next_ - at, same))
@@ -190,6 +193,11 @@ class Chaos:
             by_phase=_counted(hit.kill.phase for hit in hits for _ in hit.kill.who),
             lost=lost,
             wrong_aggregates=len(self.ledger.wrong),
+            without={
+                r.round: len(r.survivors)
+                for r in records
+                if r.outcome == "finished" and len(r.survivors) < CLIENTS
+            },
             slowest_s=round(max((hit.seconds for hit in hits), default=0.0), 2),
             broken=broken + self._ended(),
         )
@@ -254,7 +262,7 @@ def _quiet(rounds: int) -> dict[str, bytes]:
 
 
 def _table(hits: Sequence[Hit]) -> str:
-    lines = [f"{'round':>5}  {'phase':<10}{'moment':<14}{'killed':<14}{'next round':>10}  outcomes"]
+    lines = [f"{'round':>5}  {'phase':<10}{'moment':<14}{'killed':<14}{'goes on':>10}  outcomes"]
     for hit in hits:
         kill = hit.kill
         moment, who = f"{kill.at} {kill.nth}", "+".join(kill.who)
