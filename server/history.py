@@ -39,6 +39,9 @@ class History:
     """Whether the last model was evaluated."""
     attempts: Mapping[bytes, int] = field(default_factory=dict)
     """By model digest the highest attempt number that a device may have seen."""
+    floor: int = -1
+    """The same of every model that is still to come: of one whose round was on its way to the disk
+    an earlier process may have begun attempts, and the same round makes the same model again."""
     voters: Voters = field(default_factory=Voters)
     standing: Standing = field(default_factory=Standing)
     best: tuple[tuple[float, float], int] | None = None
@@ -72,10 +75,12 @@ class History:
             evaluated = evaluated or (finished and not train)
         seen = (e.attempt for e in events if (e.kind, e.code) == (RESUMED, model.hex()))
         highest = max((highest, *seen))
+        floor = SPARE * (1 + sum(e.kind == RESUMED for e in events)) - 1
         return cls(
             round=last,
             evaluated=evaluated,
-            attempts={model: highest + SPARE},
+            attempts={model: max(highest + SPARE, floor)},
+            floor=floor,
             voters=voters,
             standing=Standing(events),
             best=best,

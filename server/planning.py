@@ -51,7 +51,7 @@ class Planner:
         self._settings, self._around = settings, around
         self._layouts = {p: MessageLayout(manifest, m, p) for p, m in metrics.items()}
         self._layout_digests = {p: manifest.layout_digest(m) for p, m in metrics.items()}
-        self._attempts = dict(history.attempts)
+        self._attempts, self._floor = dict(history.attempts), history.floor
         self.deadlines = Deadlines(settings, history.records, history.events)
         self.standing, self.voters = history.standing, history.voters
 
@@ -63,7 +63,7 @@ class Planner:
         Raises:
             TooFewMembers: Too few have not voted on this model: `would difference`.
         """
-        number = self._attempts.get(place.model, -1) + 1
+        number = self._attempts.get(place.model, self._floor) + 1
         cohort, needed = self._cohort(place, number, roll, note)
         return self.numbered(place, number, cohort, needed)
 

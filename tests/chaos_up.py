@@ -124,7 +124,7 @@ class Report:
     seconds: float = 0.0
     by_victim: dict[str, int] = field(default_factory=dict)
     back_s: list[float] = field(default_factory=list)
-    """For each kill: seconds until the next round was committed, or the program was back."""
+    """For each kill: seconds until two more rounds were committed, and the program was back."""
     lost: list[int] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
@@ -155,10 +155,11 @@ class ChaosUp:
         for who in self.targets:
             before = self._round()
             victims = [(name, self._pid(name)) for name in who]
+            bereft = [*victims, ("serverapp", self._pid("serverapp"))] * ("superexec" in who)
             for _, pid in victims:
                 os.kill(pid, signal.SIGKILL)
             at = time.monotonic()
-            self._back(victims, before + 2)
+            self._back(bereft or victims)
             self.report.back_s.append(round(time.monotonic() - at, 1))
             for name in who:
                 self.report.by_victim[name] = self.report.by_victim.get(name, 0) + 1
@@ -213,9 +214,11 @@ class ChaosUp:
                     return int(child.pid)
         return 0
 
-    def _back(self, victims: Sequence[tuple[str, int]], number: int) -> None:
-        """Wait until each program has a successor and the run has gone on."""
-        self._reach(min(number, self.rounds))
+    def _back(self, victims: Sequence[tuple[str, int]]) -> None:
+        """Wait until each program is gone and has a successor, and the run has gone on."""
+        for name, pid in victims:
+            self._wait(lambda pid=pid: not _alive(pid), f"the end of {name}")
+        self._reach(min(self._round() + 2, self.rounds))
         for name, pid in victims:
             self._wait(
                 lambda name=name, pid=pid: self._found(name) not in {0, pid}, f"{name} again"

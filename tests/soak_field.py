@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from umbel.tests.process_host import Child
 
 RUN = "soak"
-SETTINGS = {"value-range": 0.5, "weight-cap": 40, "attempts": 5, "seed": 0}
+SETTINGS = {"value-range": 0.5, "weight-cap": 40, "seed": 0}
 """Of every run here; range and cap are those of integers.py."""
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 DEADLINE, TRIP = 5.5, 1.0
 """Seconds for a round, and for each of the four trips in it: 1.5 are left for the training."""
+ATTEMPTS = 5
 STOP = 2.5
 """Seconds that a stopped client stands still: beyond the training, or two trips."""
 WITNESSES = 2
@@ -66,7 +67,7 @@ class Soak:
         self, folder: Path, rounds: int, clients: int, *, seed: int = 1, share: float = SHARE
     ) -> None:
         """Start every process; the run begins when all clients have joined."""
-        config = {"rounds": rounds, "deadline": DEADLINE, "trip": TRIP}
+        config = {"rounds": rounds, "deadline": DEADLINE, "trip": TRIP, "attempts": ATTEMPTS}
         self.rounds = rounds
         self.field = Field(folder, clients, config)
         self.field.start_core()

@@ -100,6 +100,7 @@ class Chain:
         self._index = index
         self.model = Table().arrays()
         self._manifest = Manifest.of(self.model)
+        self._earlier = {self.digest: self.model}
         self.rounds = 0
         """The newest training round that finished."""
 
@@ -115,6 +116,9 @@ class Chain:
         if record.outcome == "finished":
             found += self._members(record)
             found += self._train(record) if record.phase == "train" else []
+            self._earlier[self.digest] = dict(self.model)
+        elif record.outcome == "lost":  # the run goes on from an earlier round
+            self.model = dict(self._earlier.get(record.model, self.model))
         if record.model != self.digest:
             found.append(f"model {record.model[:16]}, expected {self.digest[:16]}")
         return [f"{where}: {line}" for line in found]

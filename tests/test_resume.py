@@ -6,6 +6,7 @@ turn the last thing that happens to the first server; what was on its way is gon
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -105,6 +106,31 @@ def test_lost_at_any_message_it_ends_with_the_same_bits(
             stage.directory.ledger.verify()
     # With masks on there are moments from which the same context is finished.
     assert (reopened > 0) is (scheme == "A")
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_round_that_was_not_yet_on_the_disk_is_done_again_and_so_is_the_one_after_it(
+    times: int, tmp_path: Path
+) -> None:
+    """The next round is asked for while one is written: its members have heard of it twice."""
+    model = messages(tmp_path, 4, **TWO_ROUNDS)[1]
+    with Stage(tmp_path / "behind", 4, settings(**TWO_ROUNDS), keeps=True) as stage:
+        stage.join()
+        for _ in range(times):
+            stage.coordinator.begin(stage.link.clock.now())
+            stage.until("vote")
+            shutil.rmtree(tmp_path / "disk", ignore_errors=True)
+            shutil.copytree(stage.directory.path, tmp_path / "disk")
+            while stage.coordinator.round < 2:
+                stage.link.step()
+            stage.until("keys")
+            shutil.rmtree(stage.directory.path)
+            shutil.copytree(tmp_path / "disk", stage.directory.path)
+            stage.server_again()
+        stage.link.run()
+        assert stage.coordinator.failure is None
+        assert bits(stage) == model
+        assert [len(r.survivors) for r in finished(stage)] == [4, 4, 4]
 
 
 def survivors_shown(home: Path) -> int:
