@@ -60,6 +60,7 @@ class History:
         """
         base = next((e.code for e in events if e.kind == "initial"), "")
         last, evaluated, highest, voters, best = 0, False, -1, Voters(), None
+        lost = {record.round for record in records if record.outcome == "lost"}
         for record in records:
             train, finished = record.phase == "train", record.outcome == "finished"
             moved = train and (finished or record.outcome == "lost")
@@ -70,8 +71,9 @@ class History:
             base = record.model
             if moved:
                 last = max(last, record.round)
-            if train and finished and (best is None or outcome.score(record.metrics) > best[0]):
-                best = outcome.score(record.metrics), record.round
+            score = outcome.score(record.metrics)
+            if train and finished and record.round not in lost and (not best or score > best[0]):
+                best = score, record.round
             evaluated = evaluated or (finished and not train)
         seen = (e.attempt for e in events if (e.kind, e.code) == (RESUMED, model.hex()))
         highest = max((highest, *seen))

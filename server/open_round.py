@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from .disk_space import free_bytes
+from .round_folder import why
 from ..protocol import fields
 from ..protocol.errors import PeerError, StateError
 from ..protocol.transcript import LIMIT, Transcript
@@ -88,7 +90,9 @@ class OpenRounds:
             for directory in (folder, self._rounds):
                 _sync(directory)
         except OSError as error:
-            raise StateError(str(folder), "an open round on the disk", error, _MOVE) from error
+            shutil.rmtree(folder, ignore_errors=True)
+            got = f"{free_bytes(self._rounds)} bytes free, and {why(error)}"
+            raise StateError(str(folder), "an open round on the disk", got, _MOVE) from error
 
     def kept(self) -> OpenRound | None:
         """Return the newest attempt that is whole; the sum itself is checked when it is loaded."""

@@ -2,7 +2,7 @@
 
     runs/ID/ledger.sqlite
     runs/ID/rounds/000123/       a model and its manifest (round_folder.py)
-    runs/ID/rounds/000124.open/  what a successor needs to finish an open round; nothing secret
+    runs/ID/rounds/000124.train.0.open/  an attempt whose survivors are fixed (open_round.py)
     runs/ID/rounds/000122.lost/  what was found in the place of a round that is lost
 
 Nothing else. A round is written into a hidden folder, files and folders are fsynced, and the folder
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ..protocol.manifest import Manifest
 
 _ROUND = re.compile(r"[0-9]{6,}")
-_OPEN = re.compile(r"([0-9]{6,})\.open")
+_OPEN = re.compile(r"([0-9]{6,})\.[a-z]+\.[0-9]+\.open")  # open_round.py
 
 
 class RunDirectory:
@@ -269,14 +269,6 @@ class RunDirectory:
     def round_path(self, n: int) -> Path:
         """Return the folder of round `n`, whether it exists or not."""
         return self.path / "rounds" / f"{n:06d}"
-
-    def open_path(self, n: int) -> Path:
-        """Return the folder of what is kept of round `n` while it is open.
-
-        `kept` and `prune` pass it over; a resume removes it when a later round has finished or
-        its own is lost. Whoever writes it removes it when its attempt ends.
-        """
-        return self.path / "rounds" / f"{n:06d}.open"
 
     def set_aside(self, n: int) -> None:
         """Keep what is in a lost round's place for whoever wants to look at it."""
