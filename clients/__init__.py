@@ -5,7 +5,8 @@ The session  session.py decides, one attempt after another; update.py makes the 
              it stands in, journal.py what it must not forget, device_files.py its directory:
              identity, pinned root, gateway.
 The line     grpc_session.py carries out what the session decides: grpc_line.py keeps the stream
-             up, grpc_transfer.py sends vectors and fetches models.
+             up, grpc_transfer.py sends vectors and fetches models, lease.py stops what trains for
+             a server that is gone.
 Over Flower  flower_launcher.py checks a bundle before a line of it runs; flower_client_app.py
              answers an invitation by a session, flower_trainer.py calls a wrapped app's
              functions, flower_node.py frees a killed node's key.

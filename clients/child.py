@@ -2,7 +2,8 @@
 
 `Child` has the methods of a `Trainer` and runs them in a fresh interpreter (worker.py): a crash, an
 out-of-memory kill or a leak of the user's code ends the child and not the session with its keys. It
-is named at once and started anew at the next call. A client keeps nothing between rounds, so a new
+is named at once and started anew at the next call. `interrupt` ends it when nobody waits for its
+work any more. A client keeps nothing between rounds, so a new
 child gives the same numbers. `InProcess` is the same without the process, for speed.
 
 Whatever user code raises, its trace goes to this machine's stderr and upwards only a reason:
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -127,6 +128,7 @@ class Child:
         self._python = python
         self._max_bytes = max_bytes
         self._process: subprocess.Popen[bytes] | None = None
+        self._interrupted: tuple[int, str] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -160,6 +162,25 @@ class Child:
         found = _numbers(self._call("test", {}, arrays)[0], int, float)
         return {name: float(value) for name, value in found.items()}
 
+    def interrupt(self, why: str) -> bool:
+        """End the child and what it has started now, in the middle of a call too.
+
+        The call raises `Refused` with `why`, and the next one starts another child. From any
+        thread.
+
+        Returns:
+            Whether there was one.
+        """
+        process = self._process
+        if process is None or process.poll() is not None:
+            return False
+        self._interrupted = process.pid, why
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+        return True
+
     def close(self) -> None:
         """End the child: its pipe closes, and what does not leave is killed."""
         with self._lock:
@@ -189,7 +210,7 @@ class Child:
                     lambda view: fill(process, view), self._max_bytes, "training child"
                 )
             except (BrokenPipeError, EOFError):
-                raise ChildDied(process.pid, self._end(process, GRACE_S)) from None
+                raise self._died(process) from None
             except BaseException:  # half a message is on the pipe: this child cannot go on
                 self._end(process, 0)
                 raise
@@ -199,6 +220,14 @@ class Child:
         if "refused" in answer:
             raise _refusal(answer)
         return answer, found
+
+    def _died(self, process: subprocess.Popen[bytes]) -> Refused:
+        """Reap the child and return what to raise."""
+        how = self._end(process, GRACE_S)
+        if self._interrupted is not None and self._interrupted[0] == process.pid:
+            why = f"training child {process.pid} was stopped: {self._interrupted[1]}"
+            return Refused(pb.REASON_ATTEMPT_CLOSED, why)
+        return ChildDied(process.pid, how)
 
     def _running(self) -> subprocess.Popen[bytes]:
         """Return the child, started now if there is none."""

@@ -92,6 +92,7 @@ class Line:
         hello: pb.Hello,
         *,
         deliver: Callable[[bytes | Over], None],
+        served: Callable[[bool], None],
         lease: float,
         log: Callable[[str], None],
     ) -> None:
@@ -101,6 +102,7 @@ class Line:
             channel: From `dial`.
             hello: Run, ticket and signing certificate; `resume` is set here.
             deliver: Takes each new message, and once, at the end, an `Over`; it may block.
+            served: Hears whether a server is there: at every message, and when the stream breaks.
             lease: Seconds that the line may be down.
             log: The device's own console.
         """
@@ -108,7 +110,7 @@ class Line:
             f"{SERVICE}/Session"
         )
         self._hello, self._deliver, self._log = hello, deliver, log
-        self._lease = lease
+        self._lease, self._served = lease, served
         self._inbox, self._outbox = Inbox("gateway"), Outbox("gateway")
         self._lock = threading.Lock()
         self._out: queue.SimpleQueue[bytes | None] | None = None
@@ -117,6 +119,7 @@ class Line:
         self._seen = time.monotonic()
         self._dismissed = False
         self._waited, self._cause = FIRST_WAIT_S, ""
+        self._random = random.Random()  # noqa: S311 - not a secret, and not the app's own
         self._thread = threading.Thread(target=self._run, name="umbel-session", daemon=True)
         self.bytes_up = 0
         self.bytes_down = 0
@@ -196,6 +199,7 @@ class Line:
                     self._seen = time.monotonic()
                 self._out = None
             out.put(None)  # lets go of the thread that reads it
+            self._served(False)
 
     def _outgoing(self, out: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
         """Yield what is to be sent on one stream, and a sign of life where there is nothing."""
@@ -211,6 +215,7 @@ class Line:
 
     def _take(self, down: pb.Down, size: int, out: queue.SimpleQueue[bytes | None]) -> None:
         self.bytes_down += size
+        self._served(not down.deserted)
         with self._lock:
             self._outbox.acked(down.ack)
             if down.HasField("welcome"):
@@ -240,7 +245,7 @@ class Line:
 
     def _pause(self, cause: str) -> None:
         """Wait before the next try, longer each time, and say why where it is news."""
-        wait = self._waited * (1 + random.random() / 2)  # noqa: S311 - not a secret
+        wait = self._waited * (1 + self._random.random() / 2)
         if not self._closed.wait(wait) and cause != self._cause:
             self._log(f"gateway: {cause}; trying again")
             self._cause = cause

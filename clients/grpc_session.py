@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .grpc_line import Line, Over, dial
 from .grpc_transfer import Carriers, Transfer, fetching, uploading
+from .lease import Lease
 from .session import Fetch, Send, Session
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import PeerError
@@ -92,6 +93,7 @@ class GatewaySession:
             self._room.put(None)
         self._over = threading.Event()
         self._carriers = Carriers()
+        self._server = Lease(self._stop_training)
         self._transfer: Transfer | None = None
         self._rounds: set[tuple[int, int]] = set()
         self._moved, self._way = [0, 0], UP
@@ -124,8 +126,31 @@ class GatewaySession:
 
     def _new_line(self) -> Line:
         return Line(
-            self._channel, self._hello, deliver=self._post, lease=AWAY_S, log=self._device.log
+            self._channel,
+            self._hello,
+            deliver=self._deliver,
+            served=self._note_server,
+            lease=AWAY_S,
+            log=self._device.log,
         )
+
+    def _deliver(self, event: bytes | Over) -> None:
+        """Take what comes on the line; nobody waits for a training whose session is over."""
+        if isinstance(event, Over):
+            self._device.update.interrupt("the session is over")
+        self._post(event)
+
+    def _note_server(self, there: bool) -> None:
+        if there:
+            self._server.held()
+        else:
+            self._server.lost()
+
+    def _stop_training(self) -> None:
+        """End what trains: the lease is over."""
+        why = f"no server for {self._server.seconds:.0f} s"
+        if self._device.update.interrupt(why):
+            self._device.log(f"{why}: what trained is stopped; the session waits for the next one")
 
     def _join_anew(self, over: Over) -> None:
         """Begin another session with the same ticket: the gateway has not kept this one.
@@ -233,6 +258,7 @@ class GatewaySession:
 
     def _close(self) -> None:
         self._over.set()
+        self._server.held()
         self._stop_transfer()
         self._carriers.close()
         self._session.close()

@@ -23,7 +23,7 @@ from ..protocol.plan import read
 from ..strategies.trainer import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -101,6 +101,11 @@ class Update:
         elif theirs != self.manifest:
             raise Refused(pb.REASON_CTX_DIFFERS, _difference(self.manifest, theirs))
         self._agreed = manifest
+
+    def interrupt(self, why: str) -> bool:
+        """Stop what trains, from any thread, where it can be stopped; say whether it ran."""
+        stop: Callable[[str], bool] | None = getattr(self._trainer, "interrupt", None)
+        return stop is not None and stop(why)
 
     def layout(self, phase: str) -> PhaseLayout:
         """Return the layout of a phase, computed on this device."""
