@@ -229,7 +229,11 @@ class Session:
             and model_digest(self._model) == start.model_digest
         ):
             return self._loaded()
-        self._model = bytearray(start.model_bytes)
+        try:
+            self._model = bytearray(start.model_bytes)
+        except MemoryError as error:
+            text = f"no memory for a model of {start.model_bytes} bytes"
+            raise Refused(pb.REASON_LIMITS, text, "limits.model_bytes") from error
         self._incoming = Assembly(
             Kind.MODEL, start.model_digest, start.model_bytes, "gateway", self._model
         )

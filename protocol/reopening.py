@@ -65,6 +65,9 @@ class Reopenable(ServerSide):
         if (self.ctx0, self.ctx) != (kept.ctx0, kept.ctx):
             got = f"{kept.ctx0[:4].hex()}, {kept.ctx[:4].hex()}"
             raise Malformed("transcript", "context", "that of these terms", got)
+        dealt = {len(message.blobs) for message in kept.shares.values()}
+        if not dealt <= {self._plan().k}:
+            raise Malformed("transcript", "shares of a member", self._plan().k, sorted(dealt))
         self.state = self._next(Event.REOPEN)
         self._shares, self._headers = dict(kept.shares), dict(kept.headers)
         self.u2, self._whole = tuple(sorted(kept.shares)), set(kept.headers)

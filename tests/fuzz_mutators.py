@@ -175,6 +175,14 @@ def _rearranged(rng: Random, parts: list[Field], at: int) -> bytes:
     return joined(parts)
 
 
+def placed(rng: Random, data: bytes) -> bytes:
+    """Change a message behind the byte that says when it is sent; rarely that."""
+    if not rng.randrange(20):
+        return bytes([rng.randrange(256)]) + data[1:]
+    ways = (message, message, message, *BLIND)
+    return data[:1] + rng.choice(ways)(rng, data[1:])
+
+
 # ---- JSON ----------------------------------------------------------------------------------
 
 ODD: tuple[Any, ...] = (
@@ -329,6 +337,7 @@ def _der_value(rng: Random, part: bytes) -> bytes:
 MUTATORS: dict[str, tuple[Mutator, ...]] = {
     "bytes": BLIND,
     "protobuf": (message, message, message, *BLIND),
+    "placed": (placed,),
     "json": (document, document, document, document, *BLIND),
     "cells": (cells,),
     "toml": (toml, toml, toml, toml, *BLIND),

@@ -12,13 +12,14 @@ from umbel.tests.fuzz_clients import CLIENTS
 from umbel.tests.fuzz_core import CORE
 from umbel.tests.fuzz_files import FILES
 from umbel.tests.fuzz_protocol import PROTOCOL
+from umbel.tests.fuzz_roles import ROLES
 from umbel.tests.fuzz_runs import RUNS
 from umbel.tests.fuzzing import Parser, checked, spoilt
 
 if TYPE_CHECKING:
     from random import Random
 
-PARSERS = (*PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS)
+PARSERS = (*PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *ROLES)
 SHORT = settings(
     max_examples=150,
     derandomize=True,

@@ -6,6 +6,7 @@ loss; the expected sum is that of the members' own vectors, added by numpy.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -155,3 +156,11 @@ def test_too_few_survivors_in_a_transcript_open_nothing() -> None:
     for place in range(6):
         call = calls[game.people[place].id]
         refuses(pb.REASON_SURVIVORS, partial(game.vote, place, call), "voted for another")
+
+
+def test_a_transcript_whose_members_dealt_too_few_shares_is_refused() -> None:
+    game = Game(5).to_masked()
+    found = Transcript.unpack(lose(game, "asked"))
+    shares = {i: pb.Shares(commitment=s.commitment) for i, s in found.shares.items()}
+    with pytest.raises(Malformed, match=r"shares of a member: expected 4, got \[0\]"):
+        Reopenable(game.terms).reopen(replace(found, shares=shares), member_of)

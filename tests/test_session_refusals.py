@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import resource
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.digest import model_digest
 from umbel.protocol.errors import Malformed, PeerError, Refused
 from umbel.protocol.frames import Kind, frames
+from umbel.protocol.manifest import Manifest
+from umbel.server.invitation import start_of
 from umbel.strategies.trainer import TrainResult
+from umbel.tests.actors import NOW, agreed, authority
+from umbel.tests.fuzz_roles import Bare, session
 from umbel.tests.handmade import (
     Gateway,
     Place,
@@ -145,6 +152,13 @@ def test_rule_1_and_the_certificates() -> None:
     def forged(roster: pb.Roster) -> None:
         roster.certificates[1] = roster.certificates[1][:-1] + b"\0"
 
+    def unreadable(roster: pb.Roster) -> None:
+        """Of another purpose: the library stumbles over the subject when it says whose it is."""
+        key = ec.generate_private_key(ec.SECP256R1()).public_key()
+        leaf = authority("ours").issue_tls(key, bytes(16), "site", NOW)
+        roster.certificates[1] = leaf.public_bytes(Encoding.DER).replace(b"site", b"\xff" * 4)
+
+    assert roster_with(unreadable) == "REASON_CERTIFICATE"
     assert roster_with(swap) == "REASON_ROSTER"  # the signatures stand in the ring's order
     assert roster_with(forged) == "REASON_CERTIFICATE"
     assert roster_with(lambda r: r.certificates.pop()) == "REASON_CERTIFICATE"
@@ -201,3 +215,18 @@ def test_an_unreadable_message_is_the_connections_end() -> None:
     for data in (b"", b"\xff\xff", pb.ToClient(ctx=b"short", close=pb.Close()).SerializeToString()):
         with pytest.raises(Malformed):
             place.session.receive(data)
+
+
+def test_a_model_for_which_there_is_no_memory_is_refused() -> None:
+    """A run's manifest may say any size to an app that has no model of its own."""
+    manifest = Manifest.lay_out([("w", (1 << 36,), "float32")])
+    device = session(0, Bare(), most=1 << 40)
+    start = start_of(agreed(), manifest.total_bytes, manifest.to_json())
+    now, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 37, hard))
+    try:
+        answer = sent(device.receive(pb.ToClient(start=start).SerializeToString()))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (now, hard))
+    assert answer.refusal.reason == pb.REASON_LIMITS
+    assert answer.refusal.key == "limits.model_bytes"
