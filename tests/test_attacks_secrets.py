@@ -210,15 +210,24 @@ def test_whoever_gets_the_servers_disk_and_ledger_finds_no_share_seed_or_mask(
 
     monkeypatch.setattr(shamir, "combine", remembered)
     run = settings(rounds=2, final_evaluation=True)
-    with Stage(tmp_path, 6, run, drops=[Drop("inbox", (5,), 1)]) as stage:
+    with Stage(tmp_path, 6, run, drops=[Drop("inbox", (5,), 1)], keeps=True) as stage:
         traffic: list[bytes] = []
-        stage.link.tap = lambda _way, _node, data: traffic.append(data)
+        opened: dict[str, bytes] = {}
+
+        def tap(_way: str, _node: str, data: bytes) -> None:
+            traffic.append(data)
+            for path in stage.directory.path.glob("rounds/*.open/*"):
+                opened[str(path)] = path.read_bytes()
+
+        stage.link.tap = tap
         stage.play()
         assert [r.outcome for r in stage.records] == ["finished"] * 3
     secrets = [bytes(one) for _, one in derived]
     secrets += [raw[at : at + 32] for _, raw in rebuilt for at in range(0, len(raw), 32)]
     assert len(rebuilt) == 4  # seeds in each round, and a mask key in the first
     hay = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert len(opened) == 3 * 2  # what was there while each round was open
+    hay += b"".join(opened.values())
     assert len(hay) > 10_000
     assert _found(secrets, hay) == []
     vectors = [data[64:96] for data in traffic if data[:4] == b"UMBF"]
