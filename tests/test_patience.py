@@ -6,6 +6,7 @@ Deadline 100 s with masks on: 75 s for training, 5 s for shares, 10 s for upload
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -15,6 +16,7 @@ import pytest
 
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.frames import HEADER, Kind, frames
+from umbel.simulation import report
 from umbel.simulation.drops import Drop
 from umbel.simulation.link import Link
 from umbel.tests.rounds import NOW, Fixed, Stage, Still, matches, settings
@@ -67,6 +69,17 @@ def test_a_phase_names_who_is_silent_before_it_goes_on_without(
 
 WIDE = Fixed((32, 64))
 """Whose message is long enough to come in pieces."""
+
+
+def test_the_live_output_says_whom_a_round_waits_for(tmp_path: Path) -> None:
+    out, run = io.StringIO(), settings(deadline=480.0)
+    with Stage(tmp_path, 5, run, drops=[Drop("roster", (3,), 1, silent=True)]) as stage:
+        with report.Live(1, out) as live:
+            stage.link.watch = live.watch
+            stage.play()
+        line = "round 1: no answer for long; sharing waits for client 3\n"
+        assert out.getvalue() == line
+
 
 # ---- uploads ---------------------------------------------------------------------------------
 
