@@ -4,16 +4,19 @@ The driver of a chaos run (soak_driver.py) reads `kills.json`, a list of
 
     {"round": 7, "at": "votes", "nth": 1, "who": ["driver"]}     nth: of its kind in an attempt
 
-and kills the first that is still to do when its moment comes: `who` names `driver` (this process)
-and `core`. Each is written to `kills.log` before, so that the next driver goes on with the rest.
+and kills the first that is still to do when its moment comes: `who` names `driver` (this process),
+`core`, and `clients` (every one). Each is written to `kills.log` before, so that the next driver
+goes on with the rest.
 
 | at | is reached, in the phase | when |
 |---|---|---|
+| `begun` | inviting | 1: a run begins or goes on, and nobody has been asked yet |
 | `start` | inviting | the nth `Start` is about to leave |
 | `keys` | inviting | the nth round keys have come |
 | `roster`, `shares` | sharing | likewise |
 | `inbox`, `masked` | summing | likewise |
 | `whole` | summing | the core has said of the nth vector that it is whole |
+| `kept` | summing | 1: what a successor needs is about to be written, 2: it is written |
 | `survivors`, `vote` | voting | likewise |
 | `votes`, `release` | unmasking | likewise |
 | `written` | summed | 1: the model is about to be written, 2: it is written |
@@ -29,6 +32,7 @@ import os
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,17 +40,21 @@ from umbel.protocol import messages_pb2 as pb
 from umbel.server.coordinator import Coordinator
 from umbel.server.core_client import CoreClient
 from umbel.server.ledger import Ledger, RoundRecord
+from umbel.server.open_round import OpenRounds
 from umbel.server.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-PLAN, LOG = "kills.json", "kills.log"
+    from umbel.server.invitation import Plan
+
+PLAN, LOG, PIDS = "kills.json", "kills.log", "pids.json"
 PHASES = {
-    "start": "inviting", "keys": "inviting",
+    "begun": "inviting", "start": "inviting", "keys": "inviting",
     "roster": "sharing", "shares": "sharing",
     "inbox": "summing", "masked": "summing", "whole": "summing",
+    "kept": "summing",
     "survivors": "voting", "vote": "voting",
     "votes": "unmasking", "release": "unmasking",
     "written": "summed", "committed": "finished",
@@ -87,10 +95,16 @@ class Executioner:
         """Read what is to do; `core` is the core service's record, with its pid."""
         plan = [Kill(**row) for row in json.loads((folder / PLAN).read_text())]
         self._left = plan[len(done(folder)) :]
-        self._log, self._core = folder / LOG, core
+        self._folder, self._core = folder, core
         self._counts: Counter[str] = Counter()
         self._attempt = (0, 0)
         self.run: Coordinator | None = None
+
+    def begun(self, run: Coordinator) -> None:
+        """Note that a run begins or goes on, wherever it stands."""
+        self.run = run
+        if self._left:
+            self.reached(self._left[0].round, "begun", 1)
 
     def start(self, start: pb.Start) -> None:
         """Note that an attempt begins: what is counted is counted anew."""
@@ -112,12 +126,21 @@ class Executioner:
         if (kill.round, kill.at, kill.nth) != (number, at, nth):
             return
         self._left.pop(0)
-        with self._log.open("a") as log:
+        with (self._folder / LOG).open("a") as log:
             log.write(json.dumps({**asdict(kill), "time": time.time()}) + "\n")
-        if "core" in kill.who:
-            os.kill(json.loads(self._core.read_text())["pid"], signal.SIGKILL)
-        if "driver" in kill.who:
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._kill(kill.who)
+
+    def _kill(self, who: Sequence[str]) -> None:
+        pids = []
+        if "clients" in who:
+            pids += json.loads((self._folder / PIDS).read_text())
+        if "core" in who:
+            pids.append(json.loads(self._core.read_text())["pid"])
+        if "driver" in who:
+            pids.append(os.getpid())
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def watch(folder: Path, core: Path) -> None:
@@ -132,7 +155,7 @@ def _watch_messages(due: Executioner) -> None:
     begin = Coordinator.begin
 
     def begun(self: Coordinator, now: float) -> None:
-        due.run = self
+        due.begun(self)
         begin(self, now)
 
     def posted(self: CoreClient, node: str, data: bytes) -> None:
@@ -155,7 +178,7 @@ def _watch_messages(due: Executioner) -> None:
 
 
 def _watch_disk(due: Executioner) -> None:
-    write, commit = RunDirectory.write_round, Ledger.commit_round
+    write, commit, keep = RunDirectory.write_round, Ledger.commit_round, OpenRounds.keep
 
     def written(self: RunDirectory, n: int, *rest: Any) -> Any:
         due.reached(n, "written", 1)
@@ -169,6 +192,12 @@ def _watch_disk(due: Executioner) -> None:
         commit(self, record)
         due.reached(record.round * train, "committed", 2)
 
+    def kept(self: OpenRounds, plan: Plan, *rest: Any) -> None:
+        due.reached(plan.terms.round, "kept", 1)
+        keep(self, plan, *rest)
+        due.reached(plan.terms.round, "kept", 2)
+
+    _wrap(OpenRounds, keep=kept)
     _wrap(RunDirectory, write_round=written)
     _wrap(Ledger, commit_round=committed)
 

@@ -1,4 +1,4 @@
-"""Chaos: SIGKILL of the ServerApp, of the core service, or of both, at every moment of a round.
+"""Chaos: SIGKILL of the ServerApp, of the core service, or of all, at every moment of a round.
 
     python -m umbel.tests.chaos_rounds                                     `make chaos`
 
@@ -41,6 +41,7 @@ MOMENTS = (
     ("start", 1), ("start", CLIENTS), ("keys", 3),
     ("roster", 1), ("roster", CLIENTS), ("shares", 3),
     ("inbox", 1), ("inbox", CLIENTS), ("masked", 3), ("whole", 3), ("whole", CLIENTS),
+    ("kept", 1), ("kept", 2),
     ("survivors", 1), ("survivors", CLIENTS), ("vote", 2),
     ("votes", 1), ("votes", CLIENTS), ("release", 2),
     ("written", 1), ("written", 2), ("committed", 1), ("committed", 2),
@@ -51,8 +52,8 @@ MOMENTS = (
 def plan(moments: Sequence[tuple[str, int]] = MOMENTS) -> list[Kill]:
     """Return the kills of a full run, in the order of their rounds.
 
-    Each moment hits the driver and the core, one round each; then a few hit both at once, and a
-    few a driver that has only just resumed.
+    Each moment hits the driver and the core, one round each; then a few hit both at once, a few a
+    driver that has only just resumed, and a few all processes there are, as a power cut does.
     """
     found: list[Kill] = []
     for at, nth in moments:
@@ -62,7 +63,10 @@ def plan(moments: Sequence[tuple[str, int]] = MOMENTS) -> list[Kill]:
         found.append(Kill(found[-1].round + 1, at, nth, ("core", "driver")))
     for at, nth in moments[1::8]:
         number = found[-1].round + 1
-        found += [Kill(number, at, nth, ("driver",)), Kill(number + 1, "start", 2, ("driver",))]
+        found += [Kill(number, at, nth, ("driver",)), Kill(number, "begun", 1, ("driver",))]
+        found += [Kill(number + 1, "start", 2, ("driver",))]
+    for at, nth in moments[4::6]:
+        found.append(Kill(found[-1].round + 1, at, nth, ("clients", "core", "driver")))
     return found
 
 
@@ -82,6 +86,7 @@ class Report:
     """What came of a chaos run."""
 
     kills: int = 0
+    """Of servers; a power cut of all clients is counted with them in `by_victim` only."""
     rounds: int = 0
     seconds: float = 0.0
     by_victim: dict[str, int] = field(default_factory=dict)
@@ -134,6 +139,9 @@ class Chaos:
         if core.poll() is not None:
             self._was_killed(core, "core")
             self.field.start_core()
+        for index, device in list(self.field.devices.items()):
+            if not device.alive and self.ledger.chain.rounds < self.rounds:
+                self.field.start_client(index)
         status = driver.poll()
         if status is None or status >= 0:
             return status
@@ -176,6 +184,7 @@ class Chaos:
     def report(self) -> Report:
         """Check what is left, and say what came of it."""
         hits, records = self.hits(), self.ledger.records
+        servers = [(hit.kill, who) for hit in hits for who in hit.kill.who if who != "clients"]
         lost = [r.round for r in records if r.outcome == "lost"]
         finished = {r.round for r in records if (r.phase, r.outcome) == ("train", "finished")}
         broken = self.ledger.wrong[:20]
@@ -186,11 +195,13 @@ class Chaos:
         if len(lost) > 1:
             broken.append(f"rounds {lost} are lost, one may be")
         return Report(
-            kills=sum(len(hit.kill.who) for hit in hits),
+            kills=len(servers),
             rounds=self.rounds,
             seconds=round(self.took, 1),
             by_victim=_counted(who for hit in hits for who in hit.kill.who),
-            by_phase=_counted(hit.kill.phase for hit in hits for _ in hit.kill.who),
+            by_phase=_counted(
+                hit.kill.phase for hit in hits for _ in {*hit.kill.who} - {"clients"}
+            ),
             lost=lost,
             wrong_aggregates=len(self.ledger.wrong),
             without={
@@ -262,11 +273,11 @@ def _quiet(rounds: int) -> dict[str, bytes]:
 
 
 def _table(hits: Sequence[Hit]) -> str:
-    lines = [f"{'round':>5}  {'phase':<10}{'moment':<14}{'killed':<14}{'goes on':>10}  outcomes"]
+    lines = [f"{'round':>5}  {'phase':<10}{'moment':<14}{'killed':<20}{'goes on':>10}  outcomes"]
     for hit in hits:
         kill = hit.kill
         moment, who = f"{kill.at} {kill.nth}", "+".join(kill.who)
-        lines.append(f"{kill.round:>5}  {kill.phase:<10}{moment:<14}{who:<14}{hit.seconds:>8.2f} s"
+        lines.append(f"{kill.round:>5}  {kill.phase:<10}{moment:<14}{who:<20}{hit.seconds:>8.2f} s"
                      f"  {', '.join(hit.outcomes)}")  # fmt: skip
     return "\n".join(lines)
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from umbel.server.ledger import RoundRecord, _round
 from umbel.simulation.dev_federation import Client, prepare, write_devices
+from umbel.tests import chaos_moment
 from umbel.tests.federations import APP
 from umbel.tests.process_host import Host
 from umbel.tests.soak_task import Chain, write_app
@@ -104,6 +105,8 @@ class Field:
             gateway=gateway or f"127.0.0.1:{self.port}", app=str(self.app), index=index,
             clients=self.clients,
         )  # fmt: skip
+        pids = json.dumps([child.pid for child in self.devices.values()])
+        (self.folder / chaos_moment.PIDS).write_text(pids)
 
     def _spawn(self, command: list[str], name: str, **given: str) -> subprocess.Popen[bytes]:
         own = {"UMBEL_FEDERATION": str(self.federation.folder), "UMBEL_HOME": str(self.home)}
