@@ -18,6 +18,8 @@ import typer
 
 from . import up_cli
 from .cli import Format as UpFormat
+from .dev_federation import place
+from .processes import end_leftovers, lock
 from .programs import direct
 from .run_feed import FLOWER_RUN, is_over
 from .stopping import no_orphans, stoppable
@@ -55,8 +57,9 @@ def resume(
         typer.echo(json.dumps({"run": run, "over": True}) if form is Format.JSON else done)
         return
     plan, name, bundle = planned(record)
-    RunDirectory.resume(home, run).close()  # nobody writes it, and its record is whole
     _check_app(plan.app, bundle)
+    _end_crashed(place(home, name))
+    RunDirectory.resume(home, run).close()  # nobody writes it, and its record is whole
     os.environ.update(direct())
     with stoppable(), no_orphans():
         up_cli.run_up(plan, name, keep=keep, form=UpFormat(form.value), resume=run)
@@ -90,6 +93,22 @@ def planned(record: RunRecord) -> tuple[UpPlan, str, str]:
         init=Path(said["init"]) if said["init"] else None,
     )  # fmt: skip
     return plan, said["name"], said["bundle"]
+
+
+def _end_crashed(folder: Path) -> None:
+    """End what an `umbel up` that was killed left running: its ServerApp writes the run still."""
+    if not folder.is_dir():
+        return
+    try:
+        descriptor = lock(folder)
+    except StateError:  # an `umbel up` is at work: if it is at work on this run, that is said next
+        return
+    try:
+        left = end_leftovers(folder)
+    finally:
+        os.close(descriptor)
+    if left:
+        typer.echo(f"ended what an earlier `umbel up` left: {', '.join(left)}", err=True)
 
 
 def _check_app(app_folder: Path, bundle: str) -> None:
