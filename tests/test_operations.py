@@ -33,8 +33,8 @@ def test_every_variable_of_ours_is_listed() -> None:
     listed = set(re.findall(r"`(UMBEL_[A-Z0-9_]*[A-Z0-9])`", PAGE))
     ours = {
         flower_train.FEDERATION, flower_train.RUN, flower_train.SETTINGS, flower_train.PLAIN,
-        flower_train.RESUME, flower_train.STARTED, initial.INIT, device_files.ENVIRONMENT, flower_launcher.APP,
-        flower_trainer.CONTEXT, process_tree.MARK, "UMBEL_HOME",
+        flower_train.RESUME, flower_train.STARTED, initial.INIT, device_files.ENVIRONMENT,
+        flower_launcher.APP, flower_trainer.CONTEXT, process_tree.MARK, "UMBEL_HOME",
     }  # fmt: skip
     assert listed >= ours
     for variable in listed - ours:
