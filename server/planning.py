@@ -61,7 +61,8 @@ class Planner:
         `note` is told who is left out: kind, node, code.
 
         Raises:
-            TooFewMembers: Too few have not voted on this model: `would difference`.
+            TooFewMembers: Too few have not voted on this model, `would difference`; or too few
+                have certificates that outlast a round.
         """
         number = self._attempts.get(place.model, self._floor) + 1
         cohort, needed = self._cohort(place, number, roll, note)
@@ -88,10 +89,16 @@ class Planner:
         ending = self.deadlines.ending(roll, self._around.wall(), note)
         excluded = self.standing.excluded | ending
         here = [n for n in roll if n not in excluded]
+        least = self._settings.params.min_members
+        if ending and len(here) < least:
+            raise TooFewMembers(
+                f"{len(ending)} of {len(roll)} members here have certificates that end within "
+                f"{self._settings.deadline:g} s, the deadline of a round; {least} others are "
+                "needed: renew them, or set this machine's clock"
+            )
         nodes, exact = self.voters.allowed(place.model, here)
         if exact:
             return {n: roll[n] for n in nodes}, len(nodes)
-        least = self._settings.params.min_members
         if len(nodes) < least and len(nodes) < len(here):
             raise TooFewMembers(
                 f"would difference: {len(here) - len(nodes)} of {len(here)} members here voted "

@@ -196,3 +196,20 @@ def test_who_could_not_finish_a_round_is_not_asked_and_is_named(tmp_path: Path) 
         assert [stage.indices(record.roster) for record in stage.records] == [(0, 1, 3, 4)] * 2
         assert stage.told("left out") == [(2, "its certificate ends before the round may")]
         assert stage.told("refused") == []
+
+
+def test_a_clock_after_every_certificate_says_so_and_asks_nobody(tmp_path: Path) -> None:
+    with Stage(tmp_path, 5, settings(attempts=3)) as stage:
+        stage.join()
+        wrong = NOW + timedelta(days=6, hours=23, minutes=55)
+        planner = stage.coordinator._planner
+        planner._around = replace(planner._around, wall=lambda: wrong)
+        stage.coordinator.begin(0.0)
+        stage.to_the_end()
+        assert str(stage.coordinator.failure) == (
+            "round 1 aborted; 5 of 5 members here have certificates that end within 600 s, the "
+            "deadline of a round; 3 others are needed: renew them, or set this machine's clock; "
+            "the model is that of round 0"
+        )
+        assert sorted(index for index, _ in stage.told("left out")) == [0, 1, 2, 3, 4]
+        assert stage.outcomes() == []
