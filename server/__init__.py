@@ -21,7 +21,8 @@ Core service  core_cli.py is `umbel core up`: core_service.py between sessions.p
               (ServerApps' socket). endings.py is how a call ends, core_wire.py what passes the
               socket, core_log.py and core_stderr.py what an operator reads.
 Over Flower   flower_server_app.py is the ServerApp of a task, flower_train.py a run driven from
-              one, flower_sittings.py its rounds over one core service after another,
+              one, with the settings of flower_app_settings.py; flower_sittings.py its rounds over
+              one core service after another,
               flower_invitations.py who is asked to come, by registry.py; gathering.py says when
               enough have, draining.py when the run was told to end. core_client.py is its end of
               the core's socket, remote_intake.py the vectors behind that.

@@ -24,6 +24,7 @@ from . import registry
 from .consistency import check_clients
 from .core_client import CoreClient
 from .draining import Drain
+from .flower_app_settings import merged, of_running_app
 from .flower_invitations import Invitations
 from .flower_sittings import Learned, Sittings, check_settings
 from .initial import INIT, first_model
@@ -102,14 +103,16 @@ def train(
             record of them, or plain arrays by name.
         metrics: What the wrapped app's clients return, with their bounds.
         evaluate: The server's own test of a model, means by name.
-        config: Settings of the run by key (server/run_config.py), as Flower's run-config.
+        config: Settings of the run by key (server/run_config.py), as Flower's run-config; they
+            stand over the app's `[tool.umbel]`, unless the app declares the same value.
 
     Raises:
         SettingsError: A setting is wrong, or neither task nor arrays are given.
         RoundFailed: A round ended without a result and no attempt was left.
         StateError: The core service or the run's directory cannot be used.
     """
-    table, rest = tables({**(config or {}), **_given()}, {})
+    own = merged(config or {}, *of_running_app(grid))
+    table, rest = tables({**own, **_given()}, {})
     initial = None if initial_arrays is None else _plain(initial_arrays)
     learned = _learned(task, initial, metrics, evaluate, int(table["seed"]))
     file = os.environ.get(INIT)

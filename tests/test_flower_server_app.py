@@ -13,7 +13,7 @@ from flwr.app import Context, RecordDict
 import umbel
 from umbel.protocol.errors import SettingsError
 from umbel.server import flower_server_app
-from umbel.server.flower_server_app import merged
+from umbel.server.flower_app_settings import merged
 from umbel.tests.federations import made
 from umbel.tests.flower_grid import Desk, identified
 
