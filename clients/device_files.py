@@ -30,6 +30,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
+from . import clock
 from .policy import Policy
 from .policy_file import Key, integer, line_of, read_owned, text
 from .session import Device
@@ -62,6 +63,10 @@ _KEYS: dict[str, Key] = {
 _REQUIRED = ("federation", "id", "gateway")
 
 
+def _wall() -> datetime:
+    return datetime.now(UTC)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TlsFiles:
     """What a channel to the gateway is made of: PEM, and never the system's roots."""
@@ -86,6 +91,8 @@ class DeviceFiles:
     memory: int | None = None
     """Bytes of address space for a task's process, if limited."""
     policy: Policy
+    clock: Callable[[], datetime] = field(default=_wall, repr=False, compare=False)
+    """This device's own clock, which may be wrong (clock.py)."""
 
     @classmethod
     def read(cls, directory: Path) -> Self:
@@ -165,19 +172,34 @@ class DeviceFiles:
         """Return what verifies members against the pinned root."""
         return Verifier(self.root(), self.federation)
 
+    def settle_clock(self, log: Callable[[str], None]) -> None:
+        """Wait a little for a clock that shows itself to be behind by this device's own leaves."""
+        leaves = [
+            (name, _certificate(self.directory / name)) for name in ("tls.pem", "signing.pem")
+        ]
+
+        def fault() -> str:
+            now = self.clock()
+            return next(filter(None, (clock.misfit(name, leaf, now) for name, leaf in leaves)), "")
+
+        def behind() -> bool:
+            return self.clock() < max(leaf.not_valid_before_utc for _, leaf in leaves)
+
+        clock.settle(fault, behind, log)
+
     def device(
         self, update: Update, journal: Journal, app: bytes, log: Callable[[str], None]
     ) -> Device:
         """Return what a session stands on; `app` is the SHA-256 of the bundle that runs."""
         return Device(
-            identity=self.identity(datetime.now(UTC)),
+            identity=self.identity(self.clock()),
             policy=self.policy,
             verifier=self.verifier(),
             ca=self.ca(),
             app=app,
             journal=journal,
             update=update,
-            clock=lambda: datetime.now(UTC),
+            clock=self.clock,
             entropy=os_entropy,
             log=log,
         )
@@ -195,12 +217,9 @@ class DeviceFiles:
             raise SettingsError(place, "a name in trust.gateways", self.gateway_name)
 
     def _check_leaf(self, leaf: x509.Certificate, file: Path, now: datetime) -> None:
-        if not leaf.not_valid_before_utc <= now <= leaf.not_valid_after_utc:
-            life = " to ".join(
-                f"{date:%Y-%m-%d %H:%M}"
-                for date in (leaf.not_valid_before_utc, leaf.not_valid_after_utc)
-            )
-            raise BadCertificate(str(file), f"is valid from {life} UTC, not now; renew it")
+        wrong = clock.misfit("it", leaf, now)
+        if wrong:
+            raise BadCertificate(str(file), wrong)
         try:
             names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             uris = names.get_values_for_type(x509.UniformResourceIdentifier)

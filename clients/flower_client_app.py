@@ -148,6 +148,7 @@ class SessionApp(ClientApp):
         if files is None:
             raise SettingsError("UMBEL_DEVICE", "this device's directory", "nothing", "enrol it")
         no_core_dumps()
+        files.settle_clock(_log)
         _check_invitation(invited, files)
         app = _app(files)
         if files.flower_key.exists():

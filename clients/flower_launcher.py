@@ -236,7 +236,7 @@ def remove_left(parent: Path) -> int:
         lock = _lock(home)
         if lock is None:
             continue
-        if time.time() - os.fstat(lock).st_mtime > _JUST_MADE_S:
+        if abs(time.time() - os.fstat(lock).st_mtime) > _JUST_MADE_S:  # clocks jump, back too
             shutil.rmtree(home, ignore_errors=True)
             found += 1
         os.close(lock)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from .clock import skew
 from ..protocol import messages_pb2 as pb
 from ..protocol import wire
 from ..protocol.errors import PeerError
@@ -29,6 +30,7 @@ from ..protocol.replay import Inbox, Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     from .device_files import TlsFiles
 
@@ -48,6 +50,8 @@ FOR_GOOD = {
     grpc.StatusCode.UNIMPLEMENTED: pb.REASON_UNSPECIFIED,
 }
 """Statuses that the same call would get again, and the code that they mean for the session."""
+NOT_NOW = "CERTIFICATE_VERIFY_FAILED: certificate "
+"""What gRPC says of a gateway's leaf that `is not yet valid` or `has expired` by this clock."""
 OPTIONS = (
     # The gateway says something every 4 s: only where that does not come this device asks.
     ("grpc.keepalive_time_ms", 6_000),
@@ -95,6 +99,8 @@ class Line:
         served: Callable[[bool], None],
         lease: float,
         log: Callable[[str], None],
+        clock: Callable[[], datetime],
+        evidence: Callable[[], str],
     ) -> None:
         """Open nothing yet.
 
@@ -105,12 +111,16 @@ class Line:
             served: Hears whether a server is there: at every message, and when the stream breaks.
             lease: Seconds that the line may be down.
             log: The device's own console.
+            clock: The device's own, for a line about it only.
+            evidence: What the gateway's certificate shows of that clock; asked when one of the two
+                does not pass.
         """
         self._call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
             f"{SERVICE}/Session"
         )
         self._hello, self._deliver, self._log = hello, deliver, log
         self._lease, self._served = lease, served
+        self._clock, self._evidence = clock, evidence
         self._inbox, self._outbox = Inbox("gateway"), Outbox("gateway")
         self._lock = threading.Lock()
         self._out: queue.SimpleQueue[bytes | None] | None = None
@@ -118,7 +128,7 @@ class Line:
         self._stream: grpc.Call | None = None
         self._seen = time.monotonic()
         self._dismissed = False
-        self._waited, self._cause = FIRST_WAIT_S, ""
+        self._waited, self._cause, self._skew, self._warned = FIRST_WAIT_S, "", "", False
         self._random = random.Random()  # noqa: S311 - not a secret, and not the app's own
         self._thread = threading.Thread(target=self._run, name="umbel-session", daemon=True)
         self.bytes_up = 0
@@ -164,6 +174,8 @@ class Line:
             except grpc.RpcError as error:
                 code, details = error.code(), error.details()
                 cause = f"{code.name.lower().replace('_', ' ')}: {details}"
+                if NOT_NOW in cause:
+                    cause = self._clocks() or cause
                 if code in FOR_GOOD:
                     anew = code is grpc.StatusCode.FAILED_PRECONDITION and self.epoch > 0
                     over = Over(FOR_GOOD[code], cause, anew)
@@ -231,8 +243,12 @@ class Line:
     def _welcome(self, down: pb.Down, out: queue.SimpleQueue[bytes | None]) -> None:
         """Send again what has not arrived, and let new messages follow; the lock is held."""
         self.epoch = down.welcome.epoch
-        self._waited, self._cause = FIRST_WAIT_S, ""
+        self._waited, self._cause, self._skew = FIRST_WAIT_S, "", ""
         self._out = out
+        wrong = skew(down.welcome.time, self._clock())
+        if wrong and not self._warned:
+            self._log(wrong)
+        self._warned = bool(wrong)
         for seq, message in self._outbox.after(down.ack):
             self._put(pb.Up(seq=seq, ack=self._inbox.ack(), message=message))
 
@@ -242,6 +258,12 @@ class Line:
         self.bytes_up += len(data)
         if self._out is not None:
             self._out.put(data)
+
+    def _clocks(self) -> str:
+        """Return the line about two clocks, found once for each time that the line is down."""
+        if not self._skew:
+            self._skew = self._evidence()
+        return self._skew
 
     def _pause(self, cause: str) -> None:
         """Wait before the next try, longer each time, and say why where it is news."""

@@ -15,9 +15,9 @@ import queue
 import threading
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from .clock import gateway_leaf, misfit
 from .grpc_line import Line, Over, dial
 from .grpc_transfer import Carriers, Transfer, fetching, uploading
 from .lease import Lease
@@ -84,7 +84,8 @@ class GatewaySession:
         """Dial the device's own gateway; nothing is sent yet."""
         self._device, self._run = device, invitation.run
         self._lease = min(invitation.lease, LONGEST_S)
-        self._channel = dial(files.gateway, files.tls(datetime.now(UTC)))
+        self._files = files
+        self._channel = dial(files.gateway, files.tls(files.clock()))
         self._session = Session(device)
         # Bounded by what `_room` holds: a bounded `Queue` costs several thread switches an event.
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -132,7 +133,16 @@ class GatewaySession:
             served=self._note_server,
             lease=AWAY_S,
             log=self._device.log,
+            clock=self._files.clock,
+            evidence=self._evidence,
         )
+
+    def _evidence(self) -> str:
+        """Return what the gateway's certificate shows of this device's clock."""
+        leaf = gateway_leaf(self._files.gateway, self._files.root())
+        if leaf is None:
+            return ""
+        return misfit("the gateway's certificate", leaf, self._files.clock())
 
     def _deliver(self, event: bytes | Over) -> None:
         """Take what comes on the line; nobody waits for a training whose session is over."""

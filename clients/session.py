@@ -15,8 +15,8 @@ cause, go to the device's own log. docs/protocol.md, sections 4 and 5.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from datetime import timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from ..protocol.standpoint import Identity, Step
     from ..protocol.verification import Member, Verifier
 
-DAY = timedelta(hours=24)
+DAY = 86_400.0
+"""Seconds for which a round that was joined counts."""
 NO_CTX = bytes(32)
 """The ctx of a refusal that came before ctx0 could be computed."""
 
@@ -85,6 +86,9 @@ class Device:
     journal: Journal
     update: Update
     clock: Callable[[], datetime]
+    """Wall time, for certificates; durations are not measured with it."""
+    passed: Callable[[], float] = time.monotonic
+    """Monotonic seconds."""
     entropy: Entropy = field(repr=False)
     log: Callable[[str], None]
     """The device's own console or log file."""
@@ -98,7 +102,7 @@ class Session:
         self._device = device
         self._unfit = ""
         self._certificates: dict[bytes, bytes] = {}
-        self._joined: list[datetime] = []
+        self._joined: list[float] = []
         self._attempts: dict[tuple[str, bytes], int] = {}
         self._model: bytearray = bytearray()
         self._incoming: Assembly | None = None
@@ -206,7 +210,7 @@ class Session:
         self._start = start
         if self._unfit:  # in a plain round neither: what cannot remember does not take part
             raise Refused(pb.REASON_JOURNAL, f"{self._unfit}; restart this node when it is mended")
-        device, now = self._device, self._device.clock()
+        device, now = self._device, self._device.passed()
         self._joined = [at for at in self._joined if now - at < DAY]
         params = settings_from_pb(start.params)
         device.policy.check_start(

@@ -64,7 +64,9 @@ def _core() -> None:
 @app.command(epilog="Example: umbel core up --federation ~/.local/state/umbel/federations/dev")
 def up(
     federation: Annotated[Path, typer.Option(help="Federation directory.")],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; :: is all, of IPv4 too.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 0,
     slots: Annotated[int, typer.Option(help="Vectors in flight at once, for each sum.")] = SLOTS,
     connections: Annotated[int, typer.Option(help="Most connections at once.")] = CONNECTIONS,
@@ -80,7 +82,7 @@ def up(
     os.environ["GRPC_VERBOSITY"] = core_stderr.VERBOSITY
     core_stderr.listen(lines.say)
     with _locked(federation):
-        asyncio.run(serve(about, f"{host}:{port}", world, connections, lines))
+        asyncio.run(serve(about, _address(host, port), world, connections, lines))
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,14 @@ class Federation:
         except (IndexError, *UNREADABLE) as error:
             raise StateError(str(directory), "certificates of a CA and a gateway", error) from error
         ends = leaf.not_valid_after_utc
-        if ends <= datetime.now(UTC):
-            where, move = str(directory / "gateway.pem"), "issue a new one: no device would connect"
-            raise StateError(where, "a certificate in force", f"one that ended {ends}", move)
+        begins, now = leaf.not_valid_before_utc, datetime.now(UTC)
+        place = str(directory / "gateway.pem")
+        if ends <= now:
+            move = "issue a new one: no device would connect"
+            raise StateError(place, "a certificate in force", f"one that ended {ends}", move)
+        if begins > now:
+            move = "set this machine's clock: by it every device's certificate begins later too"
+            raise StateError(place, "a certificate in force", f"one that begins {begins}", move)
         return cls(directory, str(name), root, root_pem, chain, key, names)
 
     @property
@@ -166,6 +173,11 @@ async def serve(
         record.unlink(missing_ok=True)
         core.shut_down()
         await gateway.stop()
+
+
+def _address(host: str, port: int) -> str:
+    """Return `host:port`, an IPv6 address in brackets: `[::]` takes IPv4 too where both exist."""
+    return f"[{host.strip('[]')}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _bound(gateway: Gateway, about: Federation, address: str, connections: int) -> int:

@@ -49,7 +49,7 @@ class Commander:
     async def tickets(self, message: wire.Message) -> None:
         """Mint a ticket for each certificate that is named."""
         lives = wire.seconds(message, "seconds")
-        expires = int(self.core.wall().timestamp() + lives)
+        expires = int(self.core.steady().timestamp() + lives)
         minted = {}
         for node_id, fingerprint in wire.bearers(message):
             ticket = tickets.Ticket(

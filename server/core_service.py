@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from .endings import Ending, Turned
 from .sessions import Entry, Sessions
@@ -36,8 +37,11 @@ MODELS = 2
 """Published models that are kept: the present one, and that of a round that ends."""
 PAST = 16
 """Contexts of closed sums that are remembered, so that late uploads are turned away at once."""
+JUMP = timedelta(minutes=1)
+"""A difference between this machine's clock and what has passed that makes a jump of it."""
 PATIENCE = 10.0
 """Seconds for which an upload may wait for its sum to be opened."""
+T = TypeVar("T")
 
 
 def _not_open(node: str) -> Turned:
@@ -152,9 +156,18 @@ class Core:
         self.clock, self.wall, self.say = clock, wall, say
         self.served: dict[str, Served] = {}
         self.sessions = Sessions(gateway, self.emit, say, limit)
+        self._began = clock(), wall()
         self.forget: Callable[[str], None] = lambda _run: None
         """Called when a run is over: its ticket key is of no use any more."""
         self._verifier = verifier
+
+    def steady(self) -> datetime:
+        """Return the time that was at the start, and what has passed since: it never jumps.
+
+        By it tickets are minted and admitted, so that a clock that is set ends no session.
+        """
+        since, then = self._began
+        return then + timedelta(seconds=self.clock() - since)
 
     def emit(self, run: str, op: str, payload: bytes | memoryview = b"", **fields: object) -> None:
         """Send an event to the run's ServerApp; without one nobody needs it."""
@@ -168,9 +181,24 @@ class Core:
     def peer(self, certificate: bytes) -> Peer:
         """Return who is at the other end of a call, judged anew."""
         try:
-            return self._verifier.peer(certificate, self.wall())
+            return self._judged(lambda now: self._verifier.peer(certificate, now))[0]
         except PeerError as error:
             raise Turned(Ending.CERTIFICATE, "a peer", f"was refused: {error}") from error
+
+    def _judged(self, judge: Callable[[datetime], T]) -> tuple[T, datetime]:
+        """Judge a certificate by this machine's clock, or by what it was before it jumped.
+
+        Returns:
+            What was judged, and the time by which it passed.
+        """
+        wall = self.wall()
+        try:
+            return judge(wall), wall
+        except PeerError:
+            steady = self.steady()
+            if abs(wall - steady) < JUMP:
+                raise
+            return judge(steady), steady
 
     def enter(self, peer: Peer, data: bytes, wake: Callable[[], None]) -> Stream:
         """Take the first message of a stream and return the stream of a session."""
@@ -181,14 +209,15 @@ class Core:
             raise Turned(Ending.MALFORMED, node, f"said no hello: {error}") from error
         if not up.HasField("hello"):
             raise Turned(Ending.MALFORMED, node, "began its stream without hello")
-        wall = self.wall()
+        der = up.hello.certificate
         try:
-            member = self._verifier.member(up.hello.certificate, wall)
+            member, now = self._judged(lambda at: self._verifier.member(der, at))
         except PeerError as error:
             raise Turned(Ending.CERTIFICATE, node, f"was refused: {error}") from error
-        rest = (min(peer.not_after, member.not_after) - wall).total_seconds()
-        entry = Entry(up.hello, up.ack, peer, member, self.clock() + rest)
-        return self.sessions.enter(entry, wake, wall, self.clock())
+        rest = (min(peer.not_after, member.not_after) - now).total_seconds()
+        said = int(self.wall().timestamp())
+        entry = Entry(up.hello, up.ack, peer, member, self.clock() + rest, said)
+        return self.sessions.enter(entry, wake, self.steady(), self.clock())
 
     async def up(self, stream: Stream, data: bytes) -> None:
         """Take a message of a stream; return when the ServerApp has room for the next."""

@@ -85,6 +85,8 @@ class Entry(NamedTuple):
     peer: Peer
     member: Member
     until: float
+    time: int = 0
+    """Seconds since 1970, which the peer is told."""
 
 
 class Sessions:
@@ -168,7 +170,7 @@ class Sessions:
             run.sessions[node] = session
         run.epochs[node] = run.epochs.get(node, 0) + 1
         written = entry.ack if entry.hello.resume else 0
-        session.stream = Stream(session, run.epochs[node], written, wake, int(wall.timestamp()))
+        session.stream = Stream(session, run.epochs[node], written, wake, entry.time)
         session.heard, session.broken_at = now, math.inf
         if session.leaving:
             session.stream.end(Ending.GOODBYE)

@@ -37,7 +37,7 @@ from umbel.strategies.task import Site
 from umbel.tests.gateway import Numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from umbel.server.ledger import RoundRecord
@@ -64,10 +64,12 @@ def addressed(federation: DevFederation, gateway: str, *, secure: bool = True) -
 
 
 @contextmanager
-def core(federation: DevFederation, log: TextIO | None = None) -> Iterator[int]:
+def core(
+    federation: DevFederation, log: TextIO | None = None, flags: Sequence[str] = ()
+) -> Iterator[int]:
     """Run `umbel core up`, its output in an open file, and give its port."""
     command = [sys.executable, "-m", "umbel", "core", "up", "--federation", str(federation.folder)]
-    process = subprocess.Popen(command, process_group=0, stdout=log, stderr=log)
+    process = subprocess.Popen([*command, *flags], process_group=0, stdout=log, stderr=log)
     try:
         file = federation.folder / "core.json"
         until = time.monotonic() + 30

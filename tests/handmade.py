@@ -141,10 +141,15 @@ class Place:
                 journal=self.journal,
                 update=Update(self.trainer, site, self.policy, entropy=os_entropy, seed=0),
                 clock=lambda: self.now,
+                passed=self.passed,
                 entropy=os_entropy,
                 log=self.log.append,
             )
         )
+
+    def passed(self) -> float:
+        """Return monotonic seconds."""
+        return (self.now - NOW).total_seconds()
 
     def wait(self, hours: float) -> None:
         """Let the clock go on."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from umbel.clients import grpc_session
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.frames import PAYLOAD
 from umbel.strategies.trainer import TrainResult
@@ -68,7 +69,7 @@ class Table(Numbers):
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevFederation]:
     """A core service that serves every test of this file."""
     found = made(tmp_path_factory.mktemp("federation"), len(SIX))
-    with core(found) as port:
+    with core(found, flags=("--host", "::")) as port:
         addressed(found, f"127.0.0.1:{port}")
         yield found
 
@@ -244,6 +245,41 @@ def test_the_dead_are_noticed_and_named_whatever_way_they_died(
     finally:
         stage.close()
         host.close()
+
+
+# ---- two families ------------------------------------------------------------------------------
+
+
+def test_one_port_is_reached_by_both_families(federation: DevFederation, tmp_path: Path) -> None:
+    """A gateway on `::`; a round among devices that dial IPv4, IPv6 and a name."""
+    run = Run(federation, tmp_path, next(NAMES), rounds=1, final_evaluation=False)
+    port = int(json.loads((federation.folder / "core.json").read_text())["port"])
+    devices = run.devices()[:THREE]
+    for index, host in enumerate(("127.0.0.1", "[::1]", "localhost")):
+        devices[index].files = replace(devices[index].files, gateway=f"{host}:{port}")
+        devices[index].start(run.name, run.ticket(index))
+    run.joined(THREE)
+    run.coordinator.begin(time.monotonic())
+    run.pump(lambda: run.coordinator.done)
+    run.core.goodbye()
+    assert [device.join().reason for device in devices] == [pb.REASON_GOODBYE] * THREE
+    assert [(r.outcome, len(r.survivors)) for r in run.records] == [("finished", THREE)]
+    run.close()
+
+
+def test_a_gateway_of_one_family_is_refused_by_the_other_and_said(
+    federation: DevFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_session, "AWAY_S", 1.0)
+    port = FaultProxy(1)  # IPv4 only
+    run = Run(federation, tmp_path, next(NAMES))
+    device = run.devices()[0]
+    device.files = replace(device.files, gateway=f"[::1]:{port.port}")
+    outcome = device.start(run.name, run.ticket(0)).join()
+    assert "Connection refused" in outcome.detail
+    assert f"[::1]:{port.port}" in outcome.detail.replace("%5B::1%5D", "[::1]")
+    port.close()
+    run.close()
 
 
 # ---- slow and far ------------------------------------------------------------------------------
