@@ -108,6 +108,7 @@ class Coordinator:
             BadCertificate: It is no member of this federation.
         """
         node, again = self._roll.enter(der, self._around.wall())
+        self._planner.deadlines.heard(node)
         if self._attempt is not None:
             self._attempt.entered(node, now, again=again)
             self._conclude(now)
@@ -146,8 +147,8 @@ class Coordinator:
     def message(self, node: str, data: bytes, now: float) -> None:
         """Take a node's message; bytes that are none end its part in the attempt, by name."""
         self.bytes_up += len(data)
-        attempt = self._attempt
-        if attempt is None:
+        self._planner.deadlines.heard(node)
+        if (attempt := self._attempt) is None:
             return
         try:
             message = wire.parse_to_server(data, node)
@@ -394,6 +395,6 @@ class Coordinator:
         """Record an event; `node` may be empty."""
         attempt = self._attempt.plan.terms.attempt if self._attempt is not None else 0
         at = self._around.wall().isoformat(timespec="milliseconds")
-        self._planner.deadlines.event(kind, code)
+        self._planner.deadlines.event(kind, node, code)
         ledger = self._around.directory.ledger
         ledger.event(kind, round=self.round, attempt=attempt, node=node, code=code, at=at)

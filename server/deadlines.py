@@ -201,16 +201,22 @@ class Deadlines:
         self._timed: dict[tuple[str, str], deque[float]] = defaultdict(_window)
         self._ready: deque[int] = _window()
         self._missed: deque[int] = _window()
-        self._ending: set[str] = set()
+        self._ending, self._silent = set[str](), set[str]()
         missed = Counter((e.round, e.attempt) for e in events if _misses(e.kind, e.code))
         self._open = 0
         for record in records:
             self._open = missed.pop((record.round, record.attempt), 0)
             self.record(record)
 
-    def event(self, kind: str, code: str) -> None:
+    def event(self, kind: str, node: str, code: str) -> None:
         """Take an event of the open attempt."""
         self._open += _misses(kind, code)
+        if (kind, code) == ("late", TRAINING):
+            self._silent.add(node)
+
+    def heard(self, node: str) -> None:
+        """Take a sign of life: any message of a node, or that it joins."""
+        self._silent.discard(node)
 
     def record(self, record: RoundRecord) -> None:
         """Take the record of an attempt that is over."""
@@ -238,6 +244,15 @@ class Deadlines:
     def asked(self, wanted: int) -> int:
         """Return how many nodes are asked so that `wanted` get ready."""
         return invitations(wanted, self.dropout) if wanted else 0
+
+    def needed(self, wanted: int, asked: Collection[str]) -> int:
+        """Return how many of the asked freeze the roster when they are ready.
+
+        Who was late with its training and has not said a word since is asked, and not waited for:
+        a trainer that hangs behind an open session costs one round its deadline, and not every one.
+        """
+        awake = len(asked) - len(self._silent.intersection(asked))
+        return min(wanted, len(asked), max(awake, self._settings.params.min_members))
 
     def ending(
         self, nodes: Mapping[str, Joined], wall: datetime, note: Callable[[str, str, str], None]

@@ -107,7 +107,7 @@ class Planner:
         wanted = self._settings.cohort or len(nodes)
         seed, asked = self._settings.seed, self.deadlines.asked(wanted)
         chosen = select(nodes, asked, seed=seed, round=place.round, attempt=number)
-        return {n: roll[n] for n in chosen}, min(wanted, len(chosen))
+        return {n: roll[n] for n in chosen}, self.deadlines.needed(wanted, chosen)
 
     def _terms(self, place: Place, attempt: int) -> Terms:
         config: dict[str, object] = {**self._settings.config, "server-round": place.round}

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from umbel.protocol.errors import SettingsError
+from umbel.protocol.plan import Params
 from umbel.protocol.round_table import ROUND_TABLE, RoundPhase
 from umbel.server.deadlines import TRIPS, Deadlines, PhaseClock, Times, times
 from umbel.server.ledger import Event, RoundRecord
@@ -242,9 +243,9 @@ def test_as_many_more_are_asked_as_did_not_get_ready() -> None:
     known = Deadlines(settings(cohort=10, params=settings().params))
     assert (known.dropout, known.asked(10)) == (0.0, 10)
     for kind, code in [("late", "inviting"), ("lost", "inviting"), ("refused", "REASON_POLICY")]:
-        known.event(kind, code)
+        known.event(kind, "n", code)
     for kind, code in [("late", "sharing"), ("lost", "summing"), ("expelled", "inviting")]:
-        known.event(kind, code)
+        known.event(kind, "n", code)
     known.record(record(roster=tuple("abcdefghijkl")))
     assert known.dropout == 3 / 15
     assert known.asked(10) == 18  # invite(10, 20 %), as published
@@ -257,7 +258,7 @@ def test_as_many_more_are_asked_as_did_not_get_ready() -> None:
 def test_a_dropout_that_the_user_gives_stands() -> None:
     known = Deadlines(settings(dropout=0.3))
     for _ in range(9):
-        known.event("late", "inviting")
+        known.event("late", "n", "inviting")
     known.record(record(roster=("a",)))
     assert (known.dropout, known.asked(10)) == (0.3, 21)
 
@@ -265,7 +266,7 @@ def test_a_dropout_that_the_user_gives_stands() -> None:
 def test_nine_tenths_are_the_most_that_is_believed() -> None:
     known = Deadlines(settings())
     for _ in range(99):
-        known.event("lost", "inviting")
+        known.event("lost", "n", "inviting")
     known.record(record(roster=("a",)))
     assert known.dropout == 0.9
 
@@ -275,7 +276,7 @@ def test_a_resumed_run_knows_what_its_ledger_knows() -> None:
     records, events = [], []
     for number in (1, 2, 3):
         events.append(Event(kind="late", round=number, attempt=0, node="n", code="inviting"))
-        live.event("late", "inviting")
+        live.event("late", "n", "inviting")
         seconds = {"inviting": 9.0, "voting": 10.0 * number}
         records.append(record(number, roster=("a", "b"), seconds=seconds))
         live.record(records[-1])
@@ -283,6 +284,26 @@ def test_a_resumed_run_knows_what_its_ledger_knows() -> None:
     assert again.dropout == live.dropout == 3 / 9
     assert again.times("train") == live.times("train")
     assert again.times("train").trips["voting"] == 120.0
+
+
+# ---- who is waited for -----------------------------------------------------------------------
+
+
+def test_who_was_late_with_its_training_is_not_waited_for_until_it_is_heard() -> None:
+    known = Deadlines(settings(params=Params(min_members=3, min_survivors=3)))
+    assert known.needed(6, "abcdef") == 6
+    known.event("late", "a", "inviting")
+    known.event("late", "b", "sharing")
+    known.event("lost", "c", "inviting")
+    assert known.needed(6, "abcdef") == 5
+    assert known.needed(5, "bcdef") == 5
+    assert known.needed(4, "abcdef") == 4  # five are awake, and enough
+    known.heard("a")
+    assert known.needed(6, "abcdef") == 6
+    for node in "abcdef":
+        known.event("late", node, "inviting")
+    assert known.needed(6, "abcdef") == 3  # fewer are no round
+    assert known.needed(6, "ab") == 2
 
 
 # ---- certificates ----------------------------------------------------------------------------

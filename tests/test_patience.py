@@ -71,6 +71,25 @@ WIDE = Fixed((32, 64))
 """Whose message is long enough to come in pieces."""
 
 
+def test_a_trainer_that_hangs_costs_one_round_its_deadline_until_it_is_back(
+    tmp_path: Path,
+) -> None:
+    hang = [Drop("start", (3,), 2, silent=True)]
+    with Stage(tmp_path, 5, settings(rounds=6, deadline=100.0), drops=hang) as stage:
+        stage.begin()
+        while len(stage.records) < 4:
+            stage.link.step()
+        assert stage.link.clock.now() == 75.0  # in round 2, and in no other
+        stage.link._lost.clear()
+        stage.to_the_end()
+        everybody, others = (0, 1, 2, 3, 4), (0, 1, 2, 4)
+        rosters = [stage.indices(record.roster) for record in stage.records]
+        assert rosters[:4] == [everybody, others, others, others]
+        assert rosters[5] == everybody
+        assert stage.link.clock.now() == 75.0
+        assert stage.told("late") == [(3, "inviting")]
+
+
 def test_the_live_output_says_whom_a_round_waits_for(tmp_path: Path) -> None:
     out, run = io.StringIO(), settings(deadline=480.0)
     with Stage(tmp_path, 5, run, drops=[Drop("roster", (3,), 1, silent=True)]) as stage:
