@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
+from ..protocol.verification import UNREADABLE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -107,13 +109,19 @@ def gateway_leaf(address: str, root: x509.Certificate) -> x509.Certificate | Non
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
-    with suppress(OSError, ValueError, TypeError, InvalidSignature):
-        with (
-            socket.create_connection((host.strip("[]"), int(port)), ASK_S) as plain,
-            context.wrap_socket(plain) as secure,
-        ):
-            shown = secure.getpeercert(binary_form=True)
-        leaf = x509.load_der_x509_certificate(shown or b"")
+    with (
+        suppress(OSError, ValueError),
+        socket.create_connection((host.strip("[]"), int(port)), ASK_S) as plain,
+        context.wrap_socket(plain) as secure,
+    ):
+        return issued(secure.getpeercert(binary_form=True) or b"", root)
+    return None
+
+
+def issued(der: bytes, root: x509.Certificate) -> x509.Certificate | None:
+    """Return a certificate if the root's own key has signed it; a stranger may have made it."""
+    with suppress(TypeError, InvalidSignature, *UNREADABLE):
+        leaf = x509.load_der_x509_certificate(der)
         leaf.verify_directly_issued_by(root)
         return leaf
     return None

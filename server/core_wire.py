@@ -56,6 +56,9 @@ if TYPE_CHECKING:
 MAX_HEADER = 1 << 20
 MAX_PAYLOAD = 1 << 36
 _SIZES = struct.Struct("<IQ")
+_FIRST, _GROWTH = 1 << 26, 4
+"""Bytes of memory that an announced payload gets at once, and how much more as it comes. Keys are
+fewer, so no copy of one is left behind."""
 _TEXT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _YEAR = 366 * 86400
 _TOGETHER = 1 << 16
@@ -127,7 +130,7 @@ class Reader:
     def _begin(self) -> None:
         self._stage, self._sizes = 0, (0, 0)
         self._fields: dict[str, Any] = {}
-        self._buffer, self._got = bytearray(_SIZES.size), 0
+        self._buffer, self._got, self._size = bytearray(_SIZES.size), 0, _SIZES.size
 
     def room(self) -> memoryview:
         """Return where the next bytes go; it is never empty."""
@@ -146,7 +149,9 @@ class Reader:
         """
         self._got += count
         while self._got == len(self._buffer):
-            if self._stage == 0:
+            if self._got < self._size:
+                self._grow()
+            elif self._stage == 0:
                 header, payload = _SIZES.unpack(self._buffer)
                 _check(self._peer, header, payload, MAX_PAYLOAD)
                 self._next(header)
@@ -162,7 +167,16 @@ class Reader:
 
     def _next(self, size: int) -> None:
         self._stage += 1
-        self._buffer, self._got = bytearray(size), 0
+        self._buffer, self._got, self._size = bytearray(min(size, _FIRST)), 0, size
+
+    def _grow(self) -> None:
+        """Take more memory for what has come and what comes next, not for what was announced."""
+        try:
+            more = bytearray(min(self._size, _GROWTH * self._got))
+        except MemoryError as error:
+            raise Malformed(self._peer, "payload", "one with room", self._size) from error
+        more[: self._got] = self._buffer
+        self._buffer = more
 
     def _header(self) -> dict[str, Any]:
         try:

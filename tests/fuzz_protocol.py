@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from google.protobuf.message import DecodeError
 
+from umbel.clients.clock import issued, misfit
 from umbel.protocol import journal, plan, tickets, wire
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.canonical import lp, settings_from_pb, settings_to_pb
@@ -189,6 +190,12 @@ def _peer(data: bytes) -> bytes:
     return verifier.peer(data, NOW).id
 
 
+def _shown(data: bytes) -> str:
+    """Look at what a gateway shows, for a line about this device's clock."""
+    leaf = issued(data, authority("ours").certificate)
+    return "" if leaf is None else misfit("it", leaf, NOW)
+
+
 def _issued(body: bytes) -> bytes:
     """Sign a certificate's body with the federation's own key, whatever it says."""
     signature = authority("ours").key.sign(body, ec.ECDSA(hashes.SHA256()))
@@ -336,6 +343,10 @@ PROTOCOL = (
     Parser(
         name="verification.peer", form="der", errors=(BadCertificate,), seal=_issued,
         make=lambda: [leaf.tbs_certificate_bytes for leaf in _leaves()], parse=_peer,
+    ),
+    Parser(
+        name="clock.issued", form="der", errors=(), seal=_issued, parse=_shown,
+        make=lambda: [leaf.tbs_certificate_bytes for leaf in _leaves()],
     ),
     Parser(
         name="verification.peer PEM", errors=(BadCertificate,), parse=_peer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -210,3 +211,26 @@ def test_a_small_payload_goes_with_its_head_unless_it_may_hold_keys() -> None:
         first, second = wire.parts(b"head", payload)
         assert first == b"head"
         assert second is payload
+
+
+def test_an_announced_payload_takes_no_memory_before_it_comes() -> None:
+    header = b'{"op":"publish"}'
+    reader = wire.Reader(wire.COMMANDS, "app")
+    tracemalloc.start()
+    for part in (struct.pack("<IQ", len(header), 1 << 36), header):
+        reader.room()[:] = part
+        reader.filled(len(part))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 27
+
+
+def test_a_payload_larger_than_the_first_memory_comes_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire, "_FIRST", 16)
+    payload = bytes(range(256)) * 5
+    stream = wire.head("publish", len(payload), digest="00") + payload
+    for sizes in ([], [1] * 40, [7, 100, 3], [10**6], [46, 16, 16]):
+        (message,) = read(stream, sizes)
+        assert bytes(message.payload) == payload

@@ -1,0 +1,73 @@
+"""Which parser of foreign bytes is fuzzed where, and why the other readers of bytes are not.
+
+`PARSERS` are all of them. `READERS` names every file of the package that calls one of `CALLS`, the
+functions by which bytes become something else, with the parsers that reach it or the reason why
+what it reads is nobody else's. `test_fuzz.py` compares the list with the source.
+"""
+
+from __future__ import annotations
+
+from umbel.tests.fuzz_clients import CLIENTS
+from umbel.tests.fuzz_core import CORE
+from umbel.tests.fuzz_files import FILES
+from umbel.tests.fuzz_protocol import PROTOCOL
+from umbel.tests.fuzz_roles import ROLES
+from umbel.tests.fuzz_runs import RUNS
+
+PARSERS = (*PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *ROLES)
+
+CALLS = (
+    *("json.load", "json.loads", "read_json", "tomllib.load", "tomllib.loads", "read_toml"),
+    *("FromString", "ParseFromString", "MergeFromString", "unpack", "unpack_from", "iter_unpack"),
+    *("load_pem_x509_certificate", "load_der_x509_certificate", "load_pem_private_key"),
+    *("load_ssh_private_key", "safe_open", "load_file", "sqlite3.connect", "frombuffer"),
+    *("from_json", "literal_eval", "read_magic", "read_array_header_1_0", "ZipFile"),
+)
+"""Functions that make something of bytes."""
+
+READERS: dict[str, str] = {
+    "protocol/documents.py": "every parser of JSON and TOML below; test_documents.py",
+    "protocol/frames.py": "frames.Assembly; core_service.frame; attempt.message",
+    "protocol/layout.py": "firewall.check_message; layout.read",
+    "protocol/manifest.py": "manifest.from_json; manifest.unpack",
+    "protocol/masks.py": "own buffers: sizes were checked by whoever filled them",
+    "protocol/members.py": "members.open",
+    "protocol/shamir.py": "own secrets",
+    "protocol/tickets.py": "tickets.admit; core_service.enter",
+    "protocol/transcript.py": "transcript.unpack, reopen",
+    "protocol/unmasking.py": "attempt.message: shares are 32 bytes by wire.py",
+    "protocol/verification.py": "verification.member; verification.peer; verification.peer PEM",
+    "protocol/wire.py": "wire.parse_to_server; wire.parse_to_client; wire.parse_up; "
+    "wire.parse_down; wire.parse_fetch",
+    "strategies/app.py": "app.read_tables, run_config.tables",
+    "strategies/flower_fedavg.py": "flower_fedavg._arrays; flower_fedavg._arrays, first",
+    "strategies/task.py": "a hash of its own",
+    "clients/clock.py": "clock.issued",
+    "clients/device_files.py": "device_files.read; device_files.tls, certificate; "
+    "device_files.tls, key; device_files.identity, certificate; device_files.identity, key",
+    "clients/flower_node.py": "an SSH key of this device's own making; test_flower_node.py",
+    "clients/flower_trainer.py": "its parent's own environment variable",
+    "clients/grpc_session.py": "what wire.parse_to_client has accepted",
+    "clients/pipe.py": "pipe.receive; pipe.receive, header",
+    "clients/policy.py": "policy.load",
+    "clients/update.py": "child's result; session.receive, no model",
+    "server/core/world.py": "own buffers",
+    "server/core_cli.py": "core_cli.Federation.read, leaf; core_cli.Federation.read, root",
+    "server/core_client.py": "core_client._federation_of; core_client._root_of; core_wire events",
+    "server/core_commands.py": "core_commands",
+    "server/core_socket.py": "credentials that the kernel writes",
+    "server/core_wire.py": "core_wire commands, bytes; core_wire events",
+    "server/firewall.py": "firewall.check_message",
+    "server/flower_train.py": "flower_train._given",
+    "server/initial.py": "initial.first_model, header; initial.first_model, bytes",
+    "server/ledger.py": "ledger, bytes; ledger, cells",
+    "server/ledger_file.py": "ledger, bytes; ledger, cells",
+    "server/open_round.py": "transcript.unpack, reopen",
+    "server/registry.py": "registry.read",
+    "server/round_folder.py": "run_directory.read_round, manifest; run_directory.read_round, bytes",
+    "simulation/dev_federation.py": "dev_federation.prepare, ca.key; "
+    "dev_federation.prepare, nodes/edge-0/tls.pem",
+    "simulation/flower_control.py": "what Flower's client makes of its own SuperLink's answer",
+    "simulation/link.py": "messages of this process, to count them",
+    "simulation/processes.py": "processes.read_state",
+}
