@@ -11,6 +11,8 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ..protocol.errors import one_line
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -44,4 +46,4 @@ class Lines:
             return
         more = f" (and {held} more of this kind)" if held else ""
         self._kinds[kind] = left - 1.0, now, 0
-        self._write(" ".join(line.split()) + more)
+        self._write(one_line(" ".join(line.split())) + more)

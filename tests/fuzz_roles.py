@@ -24,6 +24,7 @@ from umbel.protocol import messages_pb2 as pb
 from umbel.protocol import wire
 from umbel.protocol.digest import model_digest
 from umbel.protocol.errors import PeerError, RoundFailed
+from umbel.protocol.fields import pack
 from umbel.protocol.frames import Kind, frames
 from umbel.protocol.reopening import Reopenable
 from umbel.protocol.round_table import OVER, RoundPhase
@@ -35,6 +36,7 @@ from umbel.server.deadlines import times
 from umbel.server.firewall import Firewall
 from umbel.server.ingest import here
 from umbel.server.invitation import Joined, Plan, start_of
+from umbel.server.open_round import TRANSCRIPT, OpenRounds
 from umbel.strategies.task import Site
 from umbel.tests.actors import (
     FEDERATION,
@@ -46,6 +48,7 @@ from umbel.tests.actors import (
     policy,
     verified,
 )
+from umbel.tests.fuzz_files import folder
 from umbel.tests.fuzzing import Parser
 from umbel.tests.gateway import Numbers
 
@@ -273,6 +276,24 @@ def _transcripts() -> list[bytes]:
     return [other.pack()[:-32] for other in others]
 
 
+OPEN = "000001.train.0.open"
+
+
+def _open_rounds(data: bytes) -> int:
+    """Look for an open attempt where a transcript holds these bytes."""
+    rounds = folder() / "open"
+    (rounds / OPEN).mkdir(parents=True, exist_ok=True)
+    (rounds / OPEN / TRANSCRIPT).write_bytes(data)
+    found = OpenRounds(rounds).kept()
+    return 0 if found is None else len(found.members)
+
+
+def _open_bodies() -> list[bytes]:
+    survivors = b"".join(identity(i).id for i in range(MEMBERS))
+    packed = played("A").transcript
+    return [pack(b"umbel/open-round/1", OPEN.encode(), bytes(32), survivors, packed)]
+
+
 # ---- a lying device ------------------------------------------------------------------------
 
 
@@ -324,6 +345,10 @@ ROLES = (
     Parser(
         name="transcript.unpack, reopen", errors=(PeerError, RoundFailed), parse=_reopened,
         make=_transcripts,
+        seal=lambda body: body + sha256(body).digest(),
+    ),
+    Parser(
+        name="open_round.kept", errors=(), parse=_open_rounds, make=_open_bodies,
         seal=lambda body: body + sha256(body).digest(),
     ),
     Parser(

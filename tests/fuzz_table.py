@@ -62,7 +62,7 @@ READERS: dict[str, str] = {
     "server/initial.py": "initial.first_model, header; initial.first_model, bytes",
     "server/ledger.py": "ledger, bytes; ledger, cells",
     "server/ledger_file.py": "ledger, bytes; ledger, cells",
-    "server/open_round.py": "transcript.unpack, reopen",
+    "server/open_round.py": "open_round.kept",
     "server/registry.py": "registry.read",
     "server/round_folder.py": "run_directory.read_round, manifest; run_directory.read_round, bytes",
     "simulation/dev_federation.py": "dev_federation.prepare, ca.key; "

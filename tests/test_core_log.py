@@ -20,6 +20,12 @@ def test_a_line_is_one_line() -> None:
     assert log.lines == ["two lines and spaces"]
 
 
+def test_a_line_steers_no_terminal() -> None:
+    log = Log()
+    log.log.say("a", "asks for \x1b[2J \u202e and \x07")
+    assert log.lines == [r"asks for \x1b[2J \u202e and \x07"]
+
+
 def test_a_flood_is_counted_and_said_with_the_next_line() -> None:
     log = Log()
     for number in range(BURST + 90):
