@@ -95,6 +95,9 @@ class CoreClient:
         self._counted = (0, 0)
         self.open_sum: RemoteIntake | None = None
         """Where the vectors of the attempt in progress go, from `intake` until its `close`."""
+        self.elsewhere: dict[str, str] = {}
+        """Node ids, hex, with the other run of which each had a session when its last ticket was
+        made; nothing where it had none."""
         self.run = ""
         self.gateway = ""
         self.ca = sha256(root.public_bytes(Encoding.DER)).digest()
@@ -170,6 +173,7 @@ class CoreClient:
             made = {node: bytes.fromhex(found[node]) for node, _ in bearers}
         except (KeyError, TypeError, ValueError) as error:
             raise Malformed(_WHO, "tickets", "one for each node, in hex", "others") from error
+        self.elsewhere |= dict.fromkeys(made, "") | _busy(answer.fields.get("busy", {}))
         return made
 
     def goodbye(self) -> None:
@@ -316,6 +320,17 @@ class CoreClient:
     def command(self, op: str, payload: bytes | bytearray = b"", **fields: object) -> None:
         """Send a command of the open sum."""
         self._send(op, payload, **fields)
+
+
+def _busy(found: object) -> dict[str, str]:
+    """Return which node has a session of which other run.
+
+    Raises:
+        Malformed: The core says something else.
+    """
+    if not isinstance(found, dict) or not all(isinstance(run, str) for run in found.values()):
+        raise Malformed(_WHO, "busy", "runs by node", "others")
+    return found
 
 
 def _root_of(directory: Path) -> x509.Certificate:

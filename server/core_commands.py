@@ -62,7 +62,8 @@ class Commander:
             )
             minted[node_id.hex()] = tickets.mint(self.served.key, ticket).hex()
             self.core.sessions.welcome_back(self.run, node_id.hex())
-        self._answer("tickets", tickets=minted)
+        busy = {node: self.core.sessions.elsewhere(self.run, node) for node in minted}
+        self._answer("tickets", tickets=minted, busy={n: run for n, run in busy.items() if run})
 
     async def publish(self, message: wire.Message) -> None:
         """Keep a model for whoever fetches it."""

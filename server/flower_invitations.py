@@ -8,7 +8,7 @@ invited anew while the run goes on, as is a node that comes online later.
 | an invited node | is asked again |
 |---|---|
 | answers | after `AGAIN_S`, doubled up to `LONGEST_S` with each answer that comes at once |
-| says nothing and does not join | after `PATIENCE_S` |
+| says nothing and does not join | after `PATIENCE_S`, but not while another run has it |
 | had a session, and lost it | at once: the gateway has waited, and a successor was not invited |
 
 While every registered node has a session Flower is not asked: an answer that nobody has taken yet
@@ -104,6 +104,7 @@ class Invitations:
         self._refusals: dict[str, int] = {}
         self._failed: dict[str, int] = {}
         """How often in a row each node answered without a session."""
+        self._busy: dict[str, str] = {}
         self._said: dict[str, str] = {}
         self._joined: frozenset[str] = frozenset()
         self._next = float("-inf")
@@ -114,6 +115,10 @@ class Invitations:
         """Return how many nodes have a session, or have not failed again and again."""
         failed = self._failed
         return sum(n in self._joined or failed.get(n, 0) < TWICE for n in self._names)
+
+    def busy(self) -> dict[str, str]:
+        """Return the names of the nodes that have a session of another run, with that run."""
+        return {self._names[n]: run for n, run in self._busy.items() if n not in self._joined}
 
     def why(self) -> str:
         """Return what the nodes without a session answered last, each by its name."""
@@ -214,15 +219,33 @@ class Invitations:
             return False
         return now >= self._pause.get(node, float("-inf"))
 
-    def _invite(self, wanted: Mapping[int, Node], now: float) -> None:
+    def _invite(self, found: Mapping[int, Node], now: float) -> None:
         tickets = self.core.tickets(
-            [(node.id, node.tls_fingerprint) for node in wanted.values()], LEASE_S
+            [(node.id, node.tls_fingerprint) for node in found.values()], LEASE_S
         )
+        self._note_busy()
+        wanted = {}
+        for node_id, node in found.items():
+            if node.id in self._busy and node.id in self._asked:  # its invitation waits for it
+                self._asked[node.id] = self._asked[node.id]._replace(at=now)
+            else:
+                wanted[node_id] = node
+        if not wanted:
+            return
         messages = [
             self._message(node_id, node, tickets[node.id]) for node_id, node in wanted.items()
         ]
         nodes = list(wanted.values())
         self._ask(lambda: self._push(messages), lambda ids, at: self._sent(nodes, ids, at), now)
+
+    def _note_busy(self) -> None:
+        """Note who has a session of another run, and say it when that changes."""
+        elsewhere = self.core.elsewhere
+        busy = {node: run for node in self._names if (run := elsewhere.get(node))}
+        for run in sorted({*busy.values()} - {*self._busy.values()}):
+            names = ", ".join(sorted(self._names[node] for node, of in busy.items() if of == run))
+            _log.warning("%s: busy in run %s; they come when that is over", names, run)
+        self._busy = busy
 
     def _sent(self, nodes: Sequence[Node], ids: Sequence[str], now: float) -> None:
         for place, node in enumerate(nodes):

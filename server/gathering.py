@@ -3,7 +3,7 @@
     here >= clients                            the round begins
     taken up, after AGAIN_S, those can go on   it begins with those
     after START_S, here >= the fewest needed   it begins with those
-    after START_S, here < that                 the run ends
+    after START_S, here < that                 the run ends, unless others are busy in another run
     here and who may still come < that         the run ends at once
 
 A node that answered `TWICE` without a session, as one whose ClientApp cannot be imported does, is
@@ -13,9 +13,13 @@ code. What its user code raised stays on the device, in its own log.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from .deadlines import LEASE_S
 from ..protocol.errors import TooFewMembers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 START_S = 120.0
 """How long a run waits for its nodes before it starts with those that came."""
@@ -26,6 +30,9 @@ TWICE = 2
 
 class Coming(Protocol):
     """Who was asked to come (flower_invitations.py)."""
+
+    def busy(self) -> Mapping[str, str]:
+        """Return who has a session of another run, with that run."""
 
     def possible(self) -> int:
         """Return how many registered nodes have a session or may still get one."""
@@ -40,6 +47,7 @@ class Gathering:
     def __init__(self, clients: int, least: int, began: float) -> None:
         """Wait from `began` on for `clients` nodes; fewer than `least` are no cohort."""
         self._clients, self._least, self._began = clients, least, began
+        self._since, self._until = began, began + LEASE_S
 
     def look(
         self, here: int, coming: Coming, now: float, *, can_go_on: bool = False
@@ -52,7 +60,10 @@ class Gathering:
             now: Monotonic seconds.
             can_go_on: Whether the run is taken up, and those who are here are enough for it.
         """
-        late = now - self._began > START_S
+        if here < self._least and now < self._until and coming.busy():
+            self._since = now  # the other run's sessions end, at the latest with their lease
+            return False
+        late = now - self._since > START_S
         soon = can_go_on and now - self._began > AGAIN_S
         if here >= self._clients or soon or (late and here >= self._least):
             return True

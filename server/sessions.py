@@ -138,6 +138,14 @@ class Sessions:
         runs = self._runs.values()
         return sum(not session.leaving for run in runs for session in run.sessions.values())
 
+    def elsewhere(self, run: str, node: str) -> str:
+        """Return another run of which this node has a session, or nothing."""
+        for name, other in self._runs.items():
+            found = other.sessions.get(node) if name != run and not other.over else None
+            if found is not None and not found.leaving:
+                return name
+        return ""
+
     def welcome_back(self, run: str, node: str) -> None:
         """Let a node that was sent a goodbye in again: it has a new ticket."""
         self._runs[run].dismissed.discard(node)

@@ -24,6 +24,7 @@ class Mint:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, float]] = []
+        self.elsewhere: dict[str, str] = {}
 
     def tickets(self, bearers: Iterable[tuple[str, str]], seconds: float) -> dict[str, bytes]:
         """Return tickets."""

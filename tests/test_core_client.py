@@ -209,6 +209,18 @@ def test_an_answer_without_the_ticket_is_malformed(
         client.tickets([(NODE, "00" * 32)], 60.0)
 
 
+def test_who_is_in_another_run_is_known_until_the_next_ticket(
+    peer: Peer, client: CoreClient
+) -> None:
+    for busy, known in (({NODE: "run-0"}, {NODE: "run-0"}), ({}, {NODE: ""})):
+        peer.answers["tickets"] = [core_wire.head("tickets", tickets={NODE: "beef"}, busy=busy)]
+        client.tickets([(NODE, "00" * 32)], 60.0)
+        assert client.elsewhere == known
+    peer.answers["tickets"] = [core_wire.head("tickets", tickets={NODE: "beef"}, busy={NODE: 7})]
+    with pytest.raises(Malformed, match="core: busy: expected runs by node"):
+        client.tickets([(NODE, "00" * 32)], 60.0)
+
+
 def test_a_command_that_the_core_refuses_says_which_and_why(peer: Peer, client: CoreClient) -> None:
     peer.answers["post"] = [core_wire.head("error", command="post", why="no room")]
     client.post(NODE, b"x")

@@ -214,6 +214,26 @@ def test_who_failed_twice_is_not_counted_on_until_it_has_a_session(inviting: Inv
     assert inviting.invitations.possible() == 3
 
 
+def test_a_node_in_another_runs_session_is_asked_once_and_named(
+    inviting: Inviting, caplog: pytest.LogCaptureFixture
+) -> None:
+    inviting.mint.elsewhere = {node: "run-0" for node in inviting.ids[:2]}
+    with caplog.at_level(logging.WARNING, "flwr"):
+        assert inviting.step() == [101, 102, 103]
+        assert inviting.invitations.busy() == {"edge-0": "run-0", "edge-1": "run-0"}
+        for _ in range(4):
+            assert inviting.step(PATIENCE_S) == [103]
+    said = [r.getMessage() for r in caplog.records]
+    assert said == ["edge-0, edge-1: busy in run run-0; they come when that is over"]
+    inviting.mint.elsewhere = dict.fromkeys(inviting.ids, "")
+    assert inviting.step(EVERY_S) == []
+    assert inviting.step(PATIENCE_S) == [101, 102, 103]
+    assert inviting.invitations.busy() == {}
+    inviting.mint.elsewhere = {inviting.ids[0]: "run-0"}
+    assert inviting.step(PATIENCE_S, joined=[101]) == [102, 103]
+    assert inviting.invitations.busy() == {}  # it is here all the same
+
+
 def test_an_ordinary_end_is_no_news(inviting: Inviting, caplog: pytest.LogCaptureFixture) -> None:
     inviting.step()
     inviting.desk.answer(inviting.desk.to(101)[0])

@@ -52,6 +52,17 @@ def test_whoever_may_not_come_in_is_named(
     assert gateway.sessions.count() == 0
 
 
+def test_a_session_of_another_run_is_known() -> None:
+    gateway = Gateway()
+    gateway.sessions.open("r-2", OTHER_KEY)
+    gateway.enter()
+    assert gateway.sessions.elsewhere("r-2", node()) == RUN
+    assert gateway.sessions.elsewhere(RUN, node()) == ""  # its own is none
+    assert gateway.sessions.elsewhere("r-2", node(9)) == ""
+    gateway.sessions.goodbye(RUN, 0.0)
+    assert gateway.sessions.elsewhere("r-2", node()) == ""
+
+
 def test_no_line_and_no_status_holds_the_ticket_or_its_key() -> None:
     gateway = Gateway()
     made = entry(key=OTHER_KEY)
