@@ -240,9 +240,9 @@ class Ledger:
 
     def head(self) -> tuple[int, str]:
         """Return number and hash, hex, of the last row; kept elsewhere, it dates the chain."""
-        with self._watched():
+        with self._watched(), self._legible():
             seq, last = self._last()
-        return seq, last.hex()
+            return seq, last.hex()
 
     def verify(self) -> int:
         """Check the whole chain; return the number of rows.

@@ -127,7 +127,8 @@ CELLS = {
     "run.config": '{"lr":0.1}', "run.security": "on", "round.roster": "[]", "round.survivors": "[]",
     "round.metrics": '{"a":1.5}', "round.seconds": '{"training":2}', "round.round": 1,
     "round.bytes_up": 5, "round.outcome": "finished", "event.detail": '{"bytes":1}',
-    "event.code": "x", "event.seq": 2, "event.at": "", "run.seq": 1, "run.run": "run-1",
+    "event.hash": "", "round.hash": "", "event.code": "x",
+    "event.seq": 2, "event.at": "", "run.seq": 1, "run.run": "run-1",
 }  # fmt: skip
 
 

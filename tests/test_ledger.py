@@ -256,3 +256,13 @@ def test_an_empty_ledger_has_no_run(tmp_path: Path) -> None:
         assert empty.head() == (0, "00" * 32)
         with pytest.raises(StateError, match="expected a run"):
             empty.run()
+
+
+def test_a_hash_that_is_none_is_damage(ledger: Ledger) -> None:
+    ledger.close()
+    edit(ledger.path, "UPDATE round SET hash = 7")
+    with Ledger(ledger.path, read_only=True) as again:
+        with pytest.raises(StateError, match="rows as they were written"):
+            again.head()
+        with pytest.raises(StateError):
+            again.verify()
