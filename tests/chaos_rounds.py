@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CLIENTS = 5
-DEADLINE, TRIP = 30.0, 5.0
+DEADLINE, TRIP = 120.0, 15.0
 PAUSE_S = 0.1
 """What a supervisor takes to start anew what has ended."""
 LONGEST_S = 60.0

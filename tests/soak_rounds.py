@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 DEADLINE, TRIP = 5.5, 1.0
 """Seconds for a round, and for each of the four trips in it: 1.5 are left for the training."""
-ATTEMPTS = 5
+ATTEMPTS = 20
 STOP = 2.5
 """Seconds that a stopped client stands still: beyond the training, or two trips."""
 WITNESSES = 2
