@@ -8,4 +8,6 @@ Training   trainer.py is one client's work, the same for all; numpy_task.py (wit
            and torch_task.py are its engines.
 Averaging  fedavg.py is the rule, torch_fedavg.py the rule over one flat vector, flower_fedavg.py
            Flower's strategy of that name.
+Robustness selection_network.py picks ranks without a sort, for the rules a coordinate at a time;
+           gram.py has the rules that look at distances, from inner products alone.
 """
