@@ -15,6 +15,7 @@ keeps its traceback. Help is plain text: NO_COLOR finds nothing to switch off.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -120,7 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except (UmbelError, OSError) as error:
-        return _say(str(error), FAILED)
+        full = isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
+        return _say(f"{error}; free the disk, then try again" if full else str(error), FAILED)
     except (KeyboardInterrupt, click.Abort):
         return _say("interrupted", INTERRUPTED)
 

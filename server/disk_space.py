@@ -39,7 +39,36 @@ ROW_BYTES = 2048
 """Of a round in the ledger, before there are any to measure."""
 SPARE_BYTES = 4 << 20
 """Room for the ledger's log and its next pages."""
+ROOM_BYTES = 1 << 20
+"""What must be free for databases and logs."""
+LOW_S = 10.0
 _MOVE = "free the disk, then resume the run"
+
+
+class Room:
+    """Whether a disk has room for databases and logs that others write, looked at again and again.
+
+    A moment without room, as when somebody's scratch file comes and goes, is none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Look at nothing yet."""
+        self._folder = folder
+        self._low_since: float | None = None
+
+    def check(self, now: float) -> None:
+        """Look, at a time in seconds.
+
+        Raises:
+            StateError: Fewer than `ROOM_BYTES` have been free for `LOW_S`.
+        """
+        free = free_bytes(self._folder)
+        if free >= ROOM_BYTES:
+            self._low_since = None
+            return
+        self._low_since = now if self._low_since is None else self._low_since
+        if now - self._low_since >= LOW_S:
+            raise no_room(self._folder)
 
 
 class DiskSpace:
@@ -99,6 +128,12 @@ def full(path: Path, manifest: Manifest, why: str) -> StateError:
     """Return the error of a round whose writing failed, with the numbers."""
     expected = f"{needed(manifest)} bytes free for this round"
     return StateError(str(path), expected, f"{free_bytes(path.parent)} bytes, and {why}", _MOVE)
+
+
+def no_room(folder: Path) -> StateError:
+    """Return the error of a disk without room for databases and logs."""
+    expected = f"{ROOM_BYTES} bytes free for databases and logs"
+    return StateError(str(folder), expected, f"{free_bytes(folder)} bytes", _MOVE)
 
 
 def _warning(path: Path, free: int, wanted: int) -> str:

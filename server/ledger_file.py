@@ -16,11 +16,11 @@ file is read as one that nobody writes.
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from .disk_space import ROOM_BYTES, free_bytes
 from ..protocol.errors import StateError
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ CREATE TABLE event (seq INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NUL
   round INTEGER NOT NULL, attempt INTEGER NOT NULL, node TEXT NOT NULL, code TEXT NOT NULL,
   detail TEXT NOT NULL, hash BLOB NOT NULL);
 """
-ROOM_BYTES = 1 << 20
-"""What a ledger should find free for its next rows."""
 _NO_SPACE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _NO_ENTRY = {
     *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH),
@@ -98,7 +96,7 @@ def watched(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         expected, move = _asks(_code(error))
         space = _code(error) in _NO_SPACE
-        got = f"{shutil.disk_usage(path.parent).free} bytes, and {error}" if space else str(error)
+        got = f"{free_bytes(path.parent)} bytes, and {error}" if space else str(error)
         raise StateError(str(path), expected, got, move) from error
     except UnicodeDecodeError as error:  # an error's own text quotes the damage
         raise _damaged(path, "a ledger that can be read", "bytes that are no text") from error

@@ -32,6 +32,7 @@ from . import process_tree as tree
 from .programs import Program, check_state, environment, free_port, last_line, private
 from ..protocol.documents import read_json
 from ..protocol.errors import StateError
+from ..server import disk_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +108,7 @@ class Supervisor:
         self.folder = folder
         self._before = before
         self._runs: dict[str, _Run] = {}
+        self._room = disk_space.Room(folder)
         (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock: int | None = lock(folder)
         try:
@@ -127,7 +129,7 @@ class Supervisor:
         """
         found = cls.__new__(cls)
         found.folder, found._before, found.leftovers = folder, before, ()
-        found._lock = lock(folder)
+        found._lock, found._room = lock(folder), disk_space.Room(folder)
         state = read_state(folder)
         if state is None:
             os.close(found._lock)
@@ -185,6 +187,7 @@ class Supervisor:
         """
         seen = []
         log_files.bound(self.folder / "logs", log_files.LOG_BYTES)
+        self._room.check(time.monotonic())
         for run in self._runs.values():
             now = time.monotonic()
             if not run.down:
@@ -318,9 +321,12 @@ class Supervisor:
             ],
         }
         temporary = self.folder / "up.json.new"
-        with open(temporary, "w", encoding="utf-8", opener=private) as file:
-            json.dump(state, file)
-        temporary.replace(self.folder / "up.json")
+        try:
+            with open(temporary, "w", encoding="utf-8", opener=private) as file:
+                json.dump(state, file)
+            temporary.replace(self.folder / "up.json")
+        except OSError as error:
+            raise disk_space.no_room(temporary.parent) from error
 
 
 def end_leftovers(folder: Path) -> tuple[str, ...]:

@@ -189,3 +189,16 @@ def test_the_readme_names_only_commands_that_exist() -> None:
     named = set(re.findall(r"\bumbel ([a-z]+)\b", README.read_text("utf-8")))
     assert named <= set(cli.PARTS)
     assert {"simulate", "new"} <= named
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["runs", "list"]])
+def test_output_to_a_full_disk_is_one_line(arguments: list[str], tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "umbel", *arguments],
+            env=os.environ | {"UMBEL_HOME": str(tmp_path)},
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    line = "umbel: [Errno 28] No space left on device; free the disk, then try again\n"
+    assert done.stderr == line

@@ -12,8 +12,11 @@ import pytest
 from umbel.protocol.digest import model_digest
 from umbel.protocol.errors import StateError
 from umbel.protocol.manifest import Manifest
+from umbel.server.disk_space import Room
 from umbel.server.ledger import RoundRecord
 from umbel.server.run_directory import RunDirectory
+from umbel.simulation.processes import Supervisor
+from umbel.simulation.programs import Program
 from umbel.tests.small_disk import fill, mounted
 
 if TYPE_CHECKING:
@@ -133,3 +136,32 @@ def test_a_run_takes_no_more_than_was_said(tmp_path: Path) -> None:
         said = 5 * (MIB + 65536) + 200 * 2048 + 4 * MIB
     assert most < said + MIB
     assert rows < 200 * 2600  # 20 nodes: 1.4 KB of ids a round, and what SQLite needs around it
+
+
+def test_a_disk_without_room_for_databases_is_no_matter_of_a_moment(disk: Path) -> None:
+    room = Room(disk)
+    room.check(0.0)
+    fill(disk / "ballast", MIB // 2)
+    room.check(1.0)
+    room.check(10.9)
+    (disk / "ballast").unlink()
+    room.check(11.5)
+    fill(disk / "ballast", MIB // 2)
+    room.check(12.0)
+    with pytest.raises(StateError) as caught:
+        room.check(22.0)
+    assert re.search(
+        r"disk: expected 1048576 bytes free for databases and logs, got \d+ bytes; free the disk, "
+        "then resume the run",
+        str(caught.value),
+    )
+
+
+def test_a_supervisor_that_can_write_nothing_down_says_so(disk: Path) -> None:
+    with Supervisor(disk / "up") as supervisor:
+        fill(disk / "ballast")
+        program = Program(name="sleeper", command=("sleep", "600"))
+        with pytest.raises(StateError, match="bytes free for databases and logs, got 0 bytes"):
+            supervisor.start(program)
+        supervisor.close()
+        assert not (disk / "up" / "up.json").exists()
