@@ -48,7 +48,8 @@ mutants: $(TEST)/stamp
 	$(TEST)/bin/python tests/mutants.py
 
 brute: $(TEST)/stamp
-	$(TEST)/bin/python -m pytest -m "slow or not slow" tests/test_bruteforce.py $(ARGS)
+	$(TEST)/bin/python -m pytest -m "slow or not slow" tests/test_bruteforce.py tests/test_run_check.py \
+	  tests/test_disk_faults.py $(ARGS)
 
 acceptance: $(TEST)/stamp
 	$(TEST)/bin/python -m pytest -m "slow or not slow" tests/test_flower_apps.py \
