@@ -7,7 +7,7 @@
 #   make proto          compile messages.proto       make mutants  remove each guard, expect red
 #   make brute          every loss at every boundary, up to 12 members (minutes)
 #   make acceptance     real federations: processes killed at every moment, strangers, endings (minutes)
-#   make soak           1,000 rounds among 20 clients with faults (half an hour)
+#   make soak           1,000 rounds among 20 clients with faults, every parser fuzzed (an hour)
 #   make chaos          servers killed at every moment of a round, and of `umbel up` (minutes)
 #   make bench          the benchmarks as JSON       make clean    remove what these made
 #
@@ -56,7 +56,8 @@ acceptance: $(TEST)/stamp
 	  tests/test_up_acceptance.py tests/test_up_endings.py tests/test_up_survives.py $(ARGS)
 
 soak: $(TEST)/stamp
-	$(TEST)/bin/python -m umbel.tests.soak_rounds $(ARGS)
+	$(TEST)/bin/python -m umbel.tests.soak_rounds
+	$(TEST)/bin/python -m umbel.tests.soak_fuzz
 
 chaos: $(TEST)/stamp
 	$(TEST)/bin/python -m umbel.tests.chaos_rounds
