@@ -1,4 +1,4 @@
-"""A hundred thousand spoilt inputs for every parser, then a core service under fire.
+"""A hundred thousand spoilt inputs for every parser, then a core under fire, and a mad gateway.
 
     python -m umbel.tests.soak_fuzz --inputs 100000 --seed 1 --live 30      part of `make soak`
     python -m umbel.tests.soak_fuzz --only wire --live 0                    some parsers alone
@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 
 from umbel.protocol.errors import UmbelError
+from umbel.tests.fuzz_gateway import sessions
 from umbel.tests.fuzz_live import MOST_MB, fire
 from umbel.tests.fuzz_table import PARSERS
 from umbel.tests.fuzzing import Parser, checked, spoilt
@@ -49,6 +50,7 @@ def main(words: list[str] | None = None) -> int:
     broken = sum([soaked(parser, given.inputs, given.seed) for parser in chosen])
     if given.live:
         broken += not under_fire(given.live, given.seed)
+        broken += not lied_to(given.live, given.seed)
     return min(broken, 1)
 
 
@@ -107,6 +109,15 @@ def under_fire(seconds: float, seed: int) -> bool:
         flush=True,
     )
     return report.lived and report.grown_mb <= MOST_MB and not report.tracebacks
+
+
+def lied_to(seconds: float, seed: int) -> bool:
+    """Let a device have sessions with a mad gateway; say whether each ended in an outcome."""
+    with tempfile.TemporaryDirectory() as folder:
+        ended = sessions(Path(folder), seconds, seed)
+    reasons = ", ".join(f"{count} {name}" for name, count in sorted(ended.reasons.items()))
+    print(f"live: {ended.sessions} sessions with a mad gateway: {reasons}", flush=True)
+    return ended.sessions == sum(ended.reasons.values()) > 0
 
 
 if __name__ == "__main__":

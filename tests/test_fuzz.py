@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from umbel.tests.fuzz_gateway import sessions
 from umbel.tests.fuzz_live import MOST_MB, fire
 from umbel.tests.fuzz_table import CALLS, PARSERS, READERS
 from umbel.tests.fuzzing import Parser, checked, spoilt
@@ -61,6 +62,13 @@ def test_a_core_service_under_fire_lives_and_its_members_go_on(tmp_path: Path) -
     assert (report.lived, report.survivors, report.tracebacks) == (True, 3, 0)
     assert report.grown_mb <= MOST_MB
     assert set(report.attacks) == {"session", "upload", "fetch", "tls", "tcp", "local"}
+
+
+def test_a_device_survives_a_gateway_that_has_gone_mad(tmp_path: Path) -> None:
+    ended = sessions(tmp_path, 3.0)
+    assert ended.sessions >= 3
+    assert sum(ended.reasons.values()) == ended.sessions
+    assert ended.rounds == 0
 
 
 ROOT = Path(__file__).resolve().parents[1]
