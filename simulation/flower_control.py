@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ssl
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import click
@@ -138,6 +139,13 @@ class Control:
             found = self._client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict[run_id].status
         return RunState(found.status, found.sub_status, found.details)
 
+    def runs(self) -> dict[int, RunState]:
+        """Return what became of every run."""
+        with self._translated("list of runs"):
+            found = self._client.ListRuns(ListRunsRequest()).run_dict
+        states = ((run_id, run.status) for run_id, run in found.items())
+        return {run_id: RunState(s.status, s.sub_status, s.details) for run_id, s in states}
+
     def stop_run(self, run_id: int) -> None:
         """Stop a run."""
         with self._translated(f"run {run_id}"):
@@ -182,3 +190,24 @@ def build_bundle(app: Path) -> bytes:
     except (ValueError, KeyError, OSError, click.ClickException) as error:
         said = " ".join(str(error).split())
         raise SettingsError(f"app {app}", "a Flower app that can be bundled", said) from error
+
+
+def same_bundle(app: Path, digest: str) -> bytes:
+    """Return the bundle of an app that a run began with: devices and rounds are bound to it.
+
+    Args:
+        app: Its directory.
+        digest: The bundle's SHA-256, hex.
+
+    Raises:
+        SettingsError: It is no Flower app.
+        StateError: It is another one.
+    """
+    bundle = build_bundle(app)
+    found = sha256(bundle).hexdigest()
+    if found != digest:
+        raise StateError(
+            f"app {app}", f"the bundle {digest[:16]} that the run began with", found[:16],
+            "restore the app, or start a new run of it with --init and the model so far",
+        )  # fmt: skip
+    return bundle

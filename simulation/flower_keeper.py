@@ -1,7 +1,8 @@
 """What keeps a federation running after `umbel up --keep` has left: `python -m … FOLDER`.
 
-It takes over the programs that `up` handed on, starts again the SuperNodes that end, and ends
-everything when it is told to by SIGTERM, as `umbel down` does, or when SuperLink or core end.
+It takes over the programs that `up` handed on, starts again those that end, lets runs go on whose
+ServerApp was killed (flower_kept.py), and ends everything when it is told to by SIGTERM, as `umbel
+down` does, or when a program cannot be kept up.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import process_tree as tree
+from .flower_kept import Kept
 from .flower_up import end_bereft, free_key
 from .processes import Supervisor, read_state
 from .programs import private
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 START_S = 30.0
-_POLL_S = 0.2
+_POLL_S = 0.5
 
 
 def hand_over(supervisor: Supervisor) -> int:
@@ -80,16 +82,22 @@ def main(folder: Path) -> int:
         signal.signal(number, stop)
     try:
         with Supervisor.adopt(folder, lambda program: free_key(folder, program)) as supervisor:
+            kept = Kept(supervisor, folder, _say)
             while True:
                 end_bereft(supervisor, folder)
                 for item in supervisor.watch():
-                    print(f"keeper: {item.name} {item.status or item.what}", flush=True)
+                    _say(f"{item.name} {item.status or item.what}")
+                kept.look(time.monotonic())
                 time.sleep(_POLL_S)
     except KeyboardInterrupt:
         return 0
     except UmbelError as error:
         print(f"keeper: {error}", file=sys.stderr, flush=True)
         return 1
+
+
+def _say(line: str) -> None:
+    print(f"keeper: {line}", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import psutil  # type: ignore[import-untyped]
 
@@ -23,12 +23,13 @@ from .flower_programs import SUPEREXEC
 from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
-    from .flower_control import RunState
-    from .flower_up import FlowerUp
+    from .flower_control import Control, RunState
     from .processes import Supervisor
     from .up_plan import UpPlan
+    from ..server.run_config import Value
 
 LIVES = 5
 PAUSE_S, LONGEST_S = 1.0, 8.0
@@ -41,10 +42,23 @@ _EXIT_CODE = 49
 """Place of the exit status in /proc/PID/stat, after the command's name and the state."""
 
 
+class Up(Protocol):
+    """The federation on which a run goes on (flower_up.py, flower_kept.py)."""
+
+    supervisor: Supervisor
+    control: Control
+
+    def resume(self, run: str) -> None:
+        """Let the ServerApps that start from now on go on with a run of ours."""
+
+    def submit(self, config: Mapping[str, Value]) -> int:
+        """Start the app's run and return the id that Flower gives it."""
+
+
 class Lives:
     """The ServerApps of one run, one after another."""
 
-    def __init__(self, up: FlowerUp, plan: UpPlan, flower_run: int) -> None:
+    def __init__(self, up: Up, plan: UpPlan, flower_run: int) -> None:
         """Begin with the one of Flower's run `flower_run`."""
         self._up, self._plan = up, plan
         self.flower_run = flower_run

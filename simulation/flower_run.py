@@ -273,12 +273,12 @@ def run(up: FlowerUp, plan: UpPlan, shown: Shown) -> Course:
     """
     up.start_servers()
     if plan.umbel:  # its ServerApp waits for its clients by itself
-        run_id = up.submit(plan.config)
+        run_id = up.submit_patiently(plan.config)
         up.start_nodes()
     else:
         up.start_nodes()
         up.wait_online()
-        run_id = up.submit(plan.config)
+        run_id = up.submit_patiently(plan.config)
     return _Course(up, plan, shown, run_id).follow()
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -160,9 +161,7 @@ class FlowerUp:
         self._wait("the SuperLink to answer", self.control.healthy)
         run = self.wanted.resume
         self.supervisor.start(flower_programs.superexec(self.wanted, self.address, run))
-        for node in self.federation.nodes:
-            node_id = self.control.register(bytes.fromhex(node.flower_key), node.name)
-            remember(self.federation.device(node.name) / "flower", node_id)
+        self._wait("the SuperLink to register every client", self._registered)
         if self.wanted.core:
             self._wait("the core service to listen", self._core_listens)
 
@@ -179,7 +178,25 @@ class FlowerUp:
         Raises:
             StateError: They are not within `START_S`.
         """
-        self._wait("every client to be online", lambda: not self.offline())
+
+        def online() -> bool:
+            with suppress(StateError):
+                return not self.offline()
+            return False
+
+        self._wait("every client to be online", online)
+
+    def submit_patiently(self, config: Mapping[str, Value]) -> int:
+        """Do what `submit` does, as soon as the SuperLink answers."""
+        found: list[int] = []
+
+        def submitted() -> bool:
+            with suppress(StateError):  # it is away for a moment
+                found.append(self.submit(config))
+            return bool(found)
+
+        self._wait("the SuperLink to take the run", submitted)
+        return found[0]
 
     def offline(self) -> list[str]:
         """Return the names of the clients that are not online."""
@@ -239,6 +256,19 @@ class FlowerUp:
             f"root-certificates = {json.dumps(str(self.federation.ca.absolute()))}",
         ]
         (self.client_home / "config.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def _registered(self) -> bool:
+        """Register the clients that are not yet, and tell whether all are."""
+        with suppress(StateError):  # the SuperLink is away for a moment
+            known = self.control.nodes()
+            for node in self.federation.nodes:
+                if node.name in known:
+                    node_id = known[node.name].node_id
+                else:
+                    node_id = self.control.register(bytes.fromhex(node.flower_key), node.name)
+                remember(self.federation.device(node.name) / "flower", node_id)
+            return True
+        return False
 
     def _core_listens(self) -> bool:
         return (self.wanted.folder / "core.json").exists()

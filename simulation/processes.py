@@ -170,6 +170,10 @@ class Supervisor:
         """Return the names of the programs in the order of their starts."""
         return tuple(self._runs)
 
+    def program(self, name: str) -> Program:
+        """Return what runs under a name."""
+        return self._runs[name].program
+
     def alive(self, name: str) -> bool:
         """Tell whether a program's process is running."""
         return not self._runs[name].has_ended()

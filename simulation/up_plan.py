@@ -11,18 +11,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from .run_feed import FLOWER_RUN
 from ..protocol import graph
-from ..protocol.errors import SettingsError
+from ..protocol.errors import SettingsError, StateError
 from ..server.consistency import check_clients
 from ..server.run_config import run_settings, tables
 from ..strategies.app import read_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
+    from ..server.ledger import RunRecord
     from ..server.run_config import Value
     from ..server.settings import RunSettings
 
@@ -33,6 +35,11 @@ TORCH = "task-torch"
 _DROP_ROUNDS = 3
 _ROUNDS = ("rounds", "num-server-rounds")
 """How an app may call its number of rounds, our name first."""
+_TYPES = {
+    "app": str, "name": str, "edge": int, "gpu": int, "secure": bool, "rounds": int,
+    "settings": dict, "init": str, "config": dict, "bundle": str,
+}  # fmt: skip
+"""What the ledger of a run of `umbel up` says about its start, with the types of that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,3 +170,33 @@ def _rounds_key(declared: Mapping[str, Value], *, ours: bool) -> str:
     if found is None and not ours:
         raise SettingsError("--rounds", f"an app that declares {' or '.join(_ROUNDS)}", "neither")
     return found or _ROUNDS[0]
+
+
+def recorded(record: RunRecord) -> tuple[UpPlan, str, str]:
+    """Return what `umbel up` did for a run, the federation's name, and the bundle's SHA-256.
+
+    Raises:
+        StateError: It was no run of `umbel up`, or the record of how it was started is damaged.
+    """
+    if FLOWER_RUN not in record.config:
+        raise StateError(
+            f"run {record.run}", "a run of `umbel up`", "a simulated one",
+            "a simulation is started again: `umbel simulate APP`",
+        )  # fmt: skip
+    said: Any = record.config.get("started")
+    if not isinstance(said, dict) or not said.get("app"):
+        raise StateError(
+            f"run {record.run}", "a run of `umbel up`", "one that something else started",
+            "start it again as it was, with UMBEL_RUN and UMBEL_RESUME=1 in its environment",
+        )  # fmt: skip
+    wrong = sorted(key for key, kind in _TYPES.items() if type(said.get(key)) is not kind)
+    if wrong:
+        raise StateError(
+            f"run {record.run}: started", f"{', '.join(wrong)}", "others", "start a new run"
+        )
+    plan = UpPlan(
+        app=Path(said["app"]), edge=said["edge"], gpu=said["gpu"], drop=0, secure=said["secure"],
+        umbel=True, config=said["config"], settings=said["settings"], rounds=said["rounds"],
+        init=Path(said["init"]) if said["init"] else None,
+    )  # fmt: skip
+    return plan, said["name"], said["bundle"]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,10 @@ import pytest
 
 from umbel.protocol.errors import StateError
 from umbel.server.run_directory import RunDirectory, list_runs
+from umbel.simulation.flower_control import Control
 from umbel.simulation.processes import read_state
+from umbel.simulation.programs import command_path, direct
+from umbel.simulation.run_feed import RunFeed, is_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,6 +160,77 @@ def test_a_run_that_was_stopped_and_killed_is_resumed(home: Path) -> None:
     assert json.loads(said)["run"] == run
     _each_round_once(home)
     assert "ended what an earlier `umbel up` left: core, " in (home / "stderr").read_text()
+    assert _left(home) == []
+
+
+def _flwr_run(home: Path, app: Path, rounds: int) -> int:
+    """Submit the app as `flwr run . umbel` does; return Flower's id of the run."""
+    env = _env(home) | {"FLWR_HOME": str(home / "federations" / "dev" / "flower" / "client")}
+    done = subprocess.run(
+        [command_path("flwr"), "run", ".", "umbel", "-c", f"rounds={rounds}", "--format", "json"],
+        cwd=app, env=env | direct(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    answer = json.loads(done.stdout)
+    assert answer["success"], done.stdout
+    return int(answer["run-id"])
+
+
+def _feed(home: Path, flower_run: int) -> RunFeed:
+    feed = RunFeed(home, flower_run)
+    _until(lambda: (feed.poll(), feed.run)[1], 60)
+    return feed
+
+
+def _rounds(feed: RunFeed) -> int:
+    feed.poll()
+    return sum(r.outcome == "finished" and r.phase == "train" for r in feed.records)
+
+
+def _is_over(feed: RunFeed) -> bool:
+    feed.poll()
+    return is_over(feed.records)
+
+
+def test_runs_on_a_kept_federation(home: Path, tmp_path: Path) -> None:
+    app = tmp_path / "digits"
+    shutil.copytree(DIGITS, app)
+    with _started(home, "up", str(app), *CLIENTS, "--rounds", "2", "--keep") as up:
+        up.communicate(timeout=200)
+    assert up.returncode == 0, (home / "stderr").read_text()
+    # Two at once: the second waits for the clients that the first has.
+    with _feed(home, _flwr_run(home, app, 150)) as first:
+        _until(lambda: _rounds(first) >= 3)
+        later = _flwr_run(home, app, 2)
+        with _feed(home, later) as second:
+            _until(lambda: _is_over(second), 200)
+        assert _is_over(first)
+        assert _rounds(first) == 150
+        folder = home / "federations" / "dev"
+        about = tomllib.loads((folder / "nodes" / "edge-0" / "device.toml").read_text())
+        with Control(about["superlink"], folder / "ca.pem") as control:
+            said = "".join(control.output(later))
+        assert first.run is not None
+        assert f"busy in run {first.run.run}" in said
+    # One whose ServerApp is killed.
+    with _feed(home, _flwr_run(home, app, 100)) as third:
+        _until(lambda: _rounds(third) >= 10)
+        pid = _pid(home, "serverapp")
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        _until(lambda: _is_over(third), 200)
+        assert [r.round for r in third.records if r.outcome == "finished"] == [
+            *range(1, 101), 100
+        ]  # fmt: skip
+        assert third.run is not None
+        name = third.run.run
+    log = folder / "logs" / "keeper.log"
+    _until(lambda: f"{name} is over" in log.read_text())
+    assert f"serverapp restarted: {name} goes on" in log.read_text()
+    with _feed(home, _flwr_run(home, app, 2)) as fourth:  # a new one again
+        _until(lambda: _is_over(fourth), 100)
+        assert fourth.run is not None
+        assert fourth.run.run != name
+    subprocess.run([*UMBEL, "down"], env=_env(home), check=True, capture_output=True)
     assert _left(home) == []
 
 
