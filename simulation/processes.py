@@ -224,11 +224,7 @@ class Supervisor:
         self.start(program)
 
     def give_up(self, name: str, status: str) -> NoReturn:
-        """Say that a program that ended is of no use.
-
-        Raises:
-            StateError: Always: how it ended, and the last line of its log.
-        """
+        """Raise StateError: how a program ended that is of no use, and the last line of its log."""
         self._fail(self._runs[name], status)
 
     def close(self) -> None:
