@@ -41,7 +41,7 @@ SPARE_BYTES = 4 << 20
 """Room for the ledger's log and its next pages."""
 ROOM_BYTES = 1 << 20
 """What must be free for databases and logs."""
-LOW_S = 10.0
+LOW_S = 5.0
 _MOVE = "free the disk, then resume the run"
 
 

@@ -42,6 +42,8 @@ CREATE TABLE event (seq INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NUL
   round INTEGER NOT NULL, attempt INTEGER NOT NULL, node TEXT NOT NULL, code TEXT NOT NULL,
   detail TEXT NOT NULL, hash BLOB NOT NULL);
 """
+_SHM_BYTES = 1 << 16
+"""Twice what SQLite needs for a `-shm` file."""
 _NO_SPACE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _NO_ENTRY = {
     *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH),
@@ -67,7 +69,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         try:
             return _opened(path, "ro", make=False)
         except sqlite3.OperationalError as error:
-            if _code(error) not in _NO_ENTRY | _NO_SPACE or _has_wal(path):
+            if _code(error) not in _NO_ENTRY | _NO_SPACE or _has_wal(path) or _takes_files(path):
                 raise
         return _opened(path, "ro&immutable=1", make=False)
 
@@ -187,6 +189,12 @@ def _code(error: sqlite3.Error) -> int:
 def _has_wal(path: Path) -> bool:
     wal = path.with_name(path.name + "-wal")
     return wal.exists() and wal.stat().st_size > 0
+
+
+def _takes_files(path: Path) -> bool:
+    """Tell whether a file of SQLite's could be made beside this one: then it was something else."""
+    writable = os.access(path.parent, os.W_OK) and not os.statvfs(path).f_flag & os.ST_RDONLY
+    return writable and free_bytes(path.parent) >= _SHM_BYTES
 
 
 def _schema(db: sqlite3.Connection) -> list[tuple[str, ...]]:

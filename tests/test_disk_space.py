@@ -143,13 +143,13 @@ def test_a_disk_without_room_for_databases_is_no_matter_of_a_moment(disk: Path) 
     room.check(0.0)
     fill(disk / "ballast", MIB // 2)
     room.check(1.0)
-    room.check(10.9)
+    room.check(5.9)
     (disk / "ballast").unlink()
-    room.check(11.5)
+    room.check(6.5)
     fill(disk / "ballast", MIB // 2)
-    room.check(12.0)
+    room.check(7.0)
     with pytest.raises(StateError) as caught:
-        room.check(22.0)
+        room.check(12.0)
     assert re.search(
         r"disk: expected 1048576 bytes free for databases and logs, got \d+ bytes; free the disk, "
         "then resume the run",
