@@ -190,7 +190,11 @@ class Sessions:
         name, peer = entry.hello.run, entry.peer
         run, node = self._runs.get(name), peer.id.hex()
         session = run.sessions.get(node) if run is not None else None
-        fetches_goodbye = session is not None and session.leaving and entry.hello.resume
+        fetches_goodbye = (
+            session is not None
+            and session.leaving
+            and (entry.hello.resume or (session.silent and _same(session, entry)))
+        )
         if run is None or (run.over and not fetches_goodbye):
             what = "is over" if name in self._ended else "is not served here"
             raise Turned(Ending.NO_RUN, node, f"asks for run {name!r}, which {what}")

@@ -177,8 +177,10 @@ class FaultProxy:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            connection.close(reset=reset)
+            try:  # who cuts twice cancels this too
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:
+                connection.close(reset=reset)
 
     async def _way(self, connection: Connection, up: bool, rng: random.Random) -> None:
         """Forward one direction until its source ends and everything has arrived."""
@@ -198,6 +200,8 @@ class FaultProxy:
                     delay = self.latency + self.jitter * rng.random()
                     due = max(due, connection.last + delay)
                     await line.put((due, data))
+                    if not delay:  # nothing waits in here but what the line itself delays
+                        await line.join()
             await line.join()
         except OSError:
             return

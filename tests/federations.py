@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
@@ -116,72 +115,6 @@ class DeviceThread:
         self._thread.join(wait)
         assert self.outcome is not None, self.log
         return self.outcome
-
-
-class Proxy:
-    """Forwards connections to a port, and cuts them all once so many bytes went up."""
-
-    def __init__(self, port: int) -> None:
-        """Listen."""
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._open: list[socket.socket] = []
-        self.port = self._listener.getsockname()[1]
-        self.up = 0
-        self.cut_at: float = float("inf")
-        self.cuts = 0
-        self._spawn(self._accept)
-
-    def _spawn(self, work: Callable[..., None], *args: object) -> None:
-        threading.Thread(target=work, args=args, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near = self._listener.accept()[0]
-            except OSError:
-                return
-            far = socket.create_connection(("127.0.0.1", self._port))
-            self._open += [near, far]
-            self._spawn(self._forward, near, far, True)
-            self._spawn(self._forward, far, near, False)
-
-    def _forward(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
-        try:
-            while data := source.recv(1 << 16):
-                if up:
-                    self.up += len(data)
-                    if self.up >= self.cut_at:
-                        self.cut_at = float("inf")
-                        self.cuts += 1
-                        self.cut()
-                        return
-                sink.sendall(data)
-        except OSError:
-            pass
-        for end in (source, sink):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)  # a close alone waits for who reads
-            end.close()
-
-    def cut(self) -> None:
-        """Break every connection."""
-        for end in self._open:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        self._open.clear()
-
-    def close(self) -> None:
-        """Forward nothing any more, and take no connection."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-        self._listener.close()
-        self.cut()
-
-    def reopen(self) -> None:
-        """Take connections again."""
-        self._listener = socket.create_server(("127.0.0.1", self.port))
-        self._spawn(self._accept)
 
 
 class Run:

@@ -13,7 +13,8 @@ from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.journal import Masked, parse
 from umbel.server.sessions import GRACE, SILENCE
 from umbel.tests.core_stage import FIVE, CoreStage
-from umbel.tests.federations import Proxy, addressed, core, made
+from umbel.tests.fault_proxy import FaultProxy
+from umbel.tests.federations import addressed, core, made
 from umbel.tests.process_host import Host
 from umbel.tests.rounds import Stage, settings
 
@@ -183,7 +184,7 @@ def test_an_upload_that_is_cut_at_sixty_percent_is_one_vector(
     federation: DevFederation, stage: Callable[..., CoreStage]
 ) -> None:
     total = 4 * BIG[0] * BIG[1]
-    proxy = Proxy(_port(federation))
+    proxy = FaultProxy(_port(federation))
     run = stage("cut", how={1: {"gateway": f"127.0.0.1:{proxy.port}"}}, rounds=1, shape=BIG)
     proxy.cut_at = proxy.up + 0.6 * total
     assert run.play() < DEADLINE

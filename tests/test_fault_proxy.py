@@ -182,6 +182,24 @@ def test_a_cut_after_some_bytes_resets_all_connections_once(
         whole(third, 2 * len(SOME))
 
 
+def test_cuts_at_the_same_time_leave_nothing_open(through: Callable[..., FaultProxy]) -> None:
+    proxy = through()
+    for _ in range(20):
+        ends = [dialled(proxy) for _ in range(3)]
+        for end in ends:
+            echoed(end, b"x")
+        cutters = [threading.Thread(target=proxy.cut) for _ in range(3)]
+        for cutter in cutters:
+            cutter.start()
+        for cutter in cutters:
+            cutter.join()
+        assert proxy.open == []
+        for end in ends:
+            with pytest.raises(ConnectionError):
+                end.recv(1)
+            end.close()
+
+
 def test_a_half_open_line_says_nothing(through: Callable[..., FaultProxy], echo: Echo) -> None:
     proxy = through()
     with dialled(proxy) as old:

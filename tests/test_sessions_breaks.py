@@ -242,6 +242,23 @@ def test_who_was_cut_off_at_goodbye_may_come_back_for_it_and_for_nothing_else() 
     assert gateway.take() == []
 
 
+def test_who_was_cut_off_before_its_welcome_comes_back_for_its_goodbye() -> None:
+    """It does not know that it had a session, so it does not say that it resumes one."""
+    gateway = Gateway()
+    cut = gateway.enter()
+    gateway.sessions.goodbye(RUN, 100.0)
+    gateway.sessions.broken(cut, 100.1)  # before anything was written, or while it was on its way
+    assert turned(gateway, der=b"another leaf")[0] is Ending.NO_RUN
+    back = gateway.enter()
+    words = downs(back)
+    assert [down.seq for down in words] == [0, 1]
+    assert pb.ToClient.FromString(words[1].message).HasField("goodbye")
+    assert back.ending is Ending.GOODBYE
+    gateway.sessions.broken(back, 101.0)
+    gateway.sessions.tick(101.0 + GRACE)
+    assert turned(gateway)[0] is Ending.NO_RUN
+
+
 def test_a_run_that_begins_again_waits_for_nobody_of_its_past() -> None:
     gateway = Gateway()
     stream = gateway.enter()
