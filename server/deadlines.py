@@ -259,10 +259,13 @@ class Deadlines:
     ) -> frozenset[str]:
         """Return the nodes whose certificate ends before a round that begins now may.
 
-        Each would refuse in the middle of it; `note` is told of each once.
+        Each would refuse in the middle of it; `note` is told of each once. A certificate that is
+        over by this clock says that the clock was set: the gateway ends sessions by the time that
+        has passed, so its bearer would not be here.
         """
+        ends = {node: joined.member.not_after for node, joined in nodes.items()}
         until = wall + timedelta(seconds=self._settings.deadline)
-        found = frozenset(n for n, joined in nodes.items() if joined.member.not_after < until)
+        found = frozenset(node for node, end in ends.items() if wall <= end < until)
         for node in sorted(found - self._ending):
             note("left out", node, "its certificate ends before the round may")
         self._ending = set(found)

@@ -320,7 +320,7 @@ def test_a_member_whose_certificate_ends_before_the_round_may_is_left_out_and_na
     def note(kind: str, node: str, code: str) -> None:
         told.append((kind, node, code))
 
-    nodes = {"a": joined(600.0), "b": joined(599.0), "c": joined(-1.0)}
+    nodes = {"a": joined(600.0), "b": joined(599.0), "c": joined(0.0), "d": joined(-1.0)}
     assert known.ending(nodes, wall, note) == {"b", "c"}
     assert known.ending(nodes, wall, note) == {"b", "c"}
     why = "its certificate ends before the round may"

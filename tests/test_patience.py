@@ -232,3 +232,14 @@ def test_a_clock_after_every_certificate_says_so_and_asks_nobody(tmp_path: Path)
         )
         assert sorted(index for index, _ in stage.told("left out")) == [0, 1, 2, 3, 4]
         assert stage.outcomes() == []
+
+
+def test_a_clock_that_jumps_by_years_in_a_run_ends_nothing(tmp_path: Path) -> None:
+    with Stage(tmp_path, 5, settings(rounds=2)) as stage:
+        stage.join()
+        planner = stage.coordinator._planner
+        planner._around = replace(planner._around, wall=lambda: NOW + timedelta(days=3650))
+        stage.coordinator.begin(0.0)
+        stage.to_the_end()
+        assert [outcome[2:] for outcome in stage.outcomes()] == [("finished", 5)] * 2
+        assert stage.told("left out") == []
