@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from .disk_space import free_bytes
-from .round_folder import why
+from .round_folder import read_file, why
 from ..protocol import fields
 from ..protocol.errors import PeerError, StateError
 from ..protocol.transcript import LIMIT, Transcript
@@ -103,7 +103,7 @@ class OpenRounds:
         for match, path in order:
             try:
                 digest, survivors, transcript = _read(path)
-            except (OSError, PeerError):
+            except (OSError, ValueError, PeerError):
                 continue
             return OpenRound(
                 round=int(match[1]),
@@ -139,10 +139,11 @@ def read_sum(path: Path, size: int, digest: bytes) -> bytes:
         PeerError: There is no such file, or other bytes are in it.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(size + 1)
+        data = read_file(path, size)
     except OSError as error:
-        raise PeerError(str(path), f"cannot be read: {error.strerror}") from error
+        raise PeerError(str(path), f"cannot be read: {why(error)}") from error
+    except ValueError as error:
+        raise PeerError(str(path), "sum", f"{size} bytes", error) from error
     if len(data) != size or sha256(data).digest() != digest:
         raise PeerError(str(path), "sum", f"{size} bytes of the noted hash", "other bytes")
     return data
@@ -151,9 +152,7 @@ def read_sum(path: Path, size: int, digest: bytes) -> bytes:
 def _read(folder: Path) -> tuple[bytes, tuple[str, ...], Transcript]:
     """Return a folder's sum digest, survivors and transcript, or raise."""
     path = folder / TRANSCRIPT
-    if path.stat().st_size > LIMIT + _HEAD:
-        raise PeerError(str(path), "is too large")
-    data = path.read_bytes()
+    data = read_file(path, LIMIT + _HEAD)
     body, check = data[:-_HASH], data[-_HASH:]
     if sha256(body).digest() != check:
         raise PeerError(str(path), "is not what was written")

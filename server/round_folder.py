@@ -148,10 +148,24 @@ def read_manifest(folder: Path, run: str, number: int) -> Round:
     path = folder / MANIFEST_FILE
     try:
         _check_folder(folder)
-        return _parse(_read(path, MANIFEST_LIMIT), path, run, number)
+        return _parse(read_file(path, MANIFEST_LIMIT), path, run, number)
     except (OSError, ValueError, TypeError, KeyError, RecursionError, PeerError) as error:
         expected = f"the manifest of round {number} of {run}"
         raise StateError(str(path), expected, why(error), _MOVE) from error
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """Return a regular file's bytes; no link is followed, no pipe waited for.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is no regular file, or has more than `limit` bytes; none of them is read.
+    """
+    with _open(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise ValueError(f"{size} bytes, {limit} at most")
+        return file.read(limit + 1)
 
 
 def remove(path: Path) -> None:
@@ -246,7 +260,7 @@ def _model_bytes(path: Path, found: Round) -> bytes:
     if hashlib.sha256(header).hexdigest() != found.header:
         raise ValueError("another header")
     length = len(header) + sum(entry.nbytes for entry in found.manifest.entries)
-    data = _read(path, length)
+    data = read_file(path, length)
     if len(data) != length:
         raise ValueError(f"{len(data)} bytes of {length}")
     return data
@@ -273,15 +287,6 @@ def _header(path: Path) -> bytes:
         if length > HEADER_LIMIT:
             raise ValueError(f"a header of {length} bytes")
         return start + file.read(length)
-
-
-def _read(path: Path, limit: int) -> bytes:
-    """Return a file's bytes; more than `limit` are refused before one is read."""
-    with _open(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > limit:
-            raise ValueError(f"{size} bytes, {limit} at most")
-        return file.read(size + 1)  # a buffer of that size is made beforehand
 
 
 def _open(path: Path) -> BinaryIO:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ def test_only_its_owner_reads_it(kept: Path) -> None:
     assert [stat.S_IMODE(path.stat().st_mode) for path in sorted(folder.iterdir())] == [0o600] * 2
 
 
-@pytest.mark.parametrize("change", ["renamed", "cut", "longer", "gone"])
+@pytest.mark.parametrize("change", ["renamed", "cut", "longer", "gone", "pipe", "link"])
 def test_what_is_not_whole_is_not_there(change: str, kept: Path) -> None:
     folder = kept / "000001.train.0.open"
     path = folder / "transcript"
@@ -51,6 +52,12 @@ def test_what_is_not_whole_is_not_there(change: str, kept: Path) -> None:
         folder.rename(kept / "000002.train.0.open")
     elif change == "gone":
         path.unlink()
+    elif change == "pipe":  # whoever waits for its other end waits for ever
+        path.unlink()
+        os.mkfifo(path)
+    elif change == "link":
+        path.rename(kept / "elsewhere")
+        path.symlink_to(kept / "elsewhere")
     else:
         path.write_bytes(data[:-1] if change == "cut" else data + b"\0")
     assert OpenRounds(kept).kept() is None
