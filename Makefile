@@ -5,6 +5,7 @@
 #   make quickstart     a real federation on real data, one client killed on the way, no torch needed
 #   make test           the tests                    make check    ruff, format, mypy
 #   make proto          compile messages.proto       make mutants  remove each guard, expect red
+#   make kernels        the kernels' tests with triton, whose environment is 1 GB larger
 #   make brute          every loss at every boundary, up to 12 members (minutes)
 #   make acceptance     real federations: processes killed at every moment, strangers, endings (minutes)
 #   make soak           1,000 rounds among 20 clients with faults, every parser fuzzed (an hour)
@@ -19,10 +20,12 @@ ARGS   ?=
 
 QUICK := $(ENVS)/quickstart
 TEST  := $(ENVS)/test
+KERN  := $(ENVS)/kernels
 PROTO := $(ENVS)/proto
 
 EXTRAS_quickstart := [simulation]
-EXTRAS_test       := [dev,torch,server,simulation]
+EXTRAS_test       := [dev,torch,fast,server,simulation]
+EXTRAS_kernels    := [dev,torch,fast,gpu,server,simulation]
 
 # The first interpreter that is new enough and can make environments; one line when there is none.
 FIND_PYTHON = for p in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do \
@@ -31,7 +34,7 @@ FIND_PYTHON = for p in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 p
 	  echo "umbel: needs Python 3.11 or newer with venv, found $$($(or $(PYTHON),python3) -V 2>&1 | tail -n 1);" \
 	    "install one or say make PYTHON=/path/to/python3" >&2; exit 1
 
-.PHONY: quickstart test check proto mutants brute acceptance soak chaos bench clean
+.PHONY: quickstart test check kernels proto mutants brute acceptance soak chaos bench clean
 
 quickstart: $(QUICK)/stamp
 	$(QUICK)/bin/umbel up examples/digits --drop 1
@@ -46,6 +49,10 @@ check: $(TEST)/stamp
 
 mutants: $(TEST)/stamp
 	$(TEST)/bin/python tests/mutants.py
+
+kernels: $(KERN)/stamp
+	$(KERN)/bin/python -m pytest tests/test_robust_kernels.py \
+	  tests/test_trimmed_stream.py $(ARGS)
 
 brute: $(TEST)/stamp
 	$(TEST)/bin/python -m pytest -m "slow or not slow" tests/test_bruteforce.py tests/test_run_check.py \

@@ -3,7 +3,7 @@
 A network is a fixed list of comparators (i, j): the smaller of two values goes to wire i, the
 larger to wire j. It has no branch on the data, so a whole tile of coordinates passes each
 comparator at once, and any order of equal values gives the same result. This module only makes
-the lists; torch_tiles.py, numba_tiles.py and triton_median.py run them.
+the lists; numpy_tiles.py, numba_tiles.py, torch_tiles.py and triton_median.py run them.
 
 Batcher's merge exchange sorts any number of wires (Knuth, The Art of Computer Programming 3,
 5.2.2, algorithm M). `prune` walks it backwards and keeps what the wanted ranks depend on. Ranks
@@ -13,6 +13,7 @@ comparator between two wires of one class, or of none, is dropped. Wires: values
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..protocol.errors import SettingsError
@@ -96,11 +97,13 @@ def prune(wires: int, classes: Sequence[Iterable[int]]) -> Network:
     return Network(wires, tuple(reversed(kept)), outputs)
 
 
+@cache
 def median(wires: int) -> Network:
     """Return the network of the middle value, or of the middle two, whose half sum is taken."""
     return prune(wires, [{(wires - 1) // 2, wires // 2}])
 
 
+@cache
 def trimmed(wires: int, cut: int) -> Network:
     """Return the network of what is left when the `cut` smallest and largest are dropped.
 
@@ -111,6 +114,7 @@ def trimmed(wires: int, cut: int) -> Network:
     return prune(wires, [range(cut, wires - cut)])
 
 
+@cache
 def sorting(wires: int) -> Network:
     """Return the whole network: every rank on its own wire."""
     return prune(wires, [(rank,) for rank in range(wires)])

@@ -30,7 +30,10 @@ GENERATED = {"protocol/messages_pb2.py"}
 DATA_FOLDERS = {"simulation/templates", "benchmarks/results"}
 # The boundary that calls user code: the only files that may catch everything.
 BOUNDARIES = {"clients/worker.py", "clients/child.py"}
-FRAMEWORKS = {"torch": "torch_", "flwr": "flower_", "grpc": "grpc_"}
+FRAMEWORKS = {
+    **{"torch": "torch_", "flwr": "flower_", "grpc": "grpc_"},
+    **{"numba": "numba_", "triton": "triton_"},
+}
 UNSAFE = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 IMPURE = {
     *("os", "io", "pathlib", "tempfile", "shutil", "time", "threading", "multiprocessing"),
@@ -182,7 +185,7 @@ def test_the_pure_files_import_without_any_framework() -> None:
     ]
     program = (
         "import sys, importlib\n"
-        "for heavy in ('torch', 'flwr', 'grpc', 'ray'): sys.modules[heavy] = None\n"
+        f"for heavy in {[*FRAMEWORKS, 'ray']!r}: sys.modules[heavy] = None\n"
         f"for name in {modules!r}: importlib.import_module(name)\n"
     )
     done = subprocess.run(
