@@ -338,6 +338,7 @@ def test_a_plain_run_that_no_device_allows_fails_with_their_reason(
         ({"UMBEL_SETTINGS": '{"lr": [1]}'}, "UMBEL_SETTINGS: expected a JSON object"),
         ({"UMBEL_SETTINGS": '{"rounds": 0}'}, "rounds: expected 1 or more"),
         ({"UMBEL_SETTINGS": '{"clients": 2}'}, "clients: expected at least 3"),
+        ({"UMBEL_SETTINGS": '{"trip": 200.0}'}, "deadline: expected more than 4 trips"),
         ({"UMBEL_FEDERATION": ""}, "UMBEL_FEDERATION: expected the federation's directory"),
         ({"UMBEL_RUN": "no/such name"}, "run: expected letters"),
     ],

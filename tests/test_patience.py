@@ -217,7 +217,9 @@ def test_who_could_not_finish_a_round_is_not_asked_and_is_named(tmp_path: Path) 
         assert stage.told("refused") == []
 
 
-def test_a_clock_after_every_certificate_says_so_and_asks_nobody(tmp_path: Path) -> None:
+def test_a_clock_shortly_before_the_end_of_every_certificate_says_so_and_asks_nobody(
+    tmp_path: Path,
+) -> None:
     with Stage(tmp_path, 5, settings(attempts=3)) as stage:
         stage.join()
         wrong = NOW + timedelta(days=6, hours=23, minutes=55)
