@@ -46,7 +46,8 @@ def select(
             enough is for the floors of the round to say.
         seed: Of the run, any integer.
         round: Number of the round, 0 or more.
-        attempt: Number of the attempt; another attempt draws another cohort.
+        attempt: Number of the attempt, from 0 again in a process that takes the run up; another
+            attempt draws another cohort.
         excluded: Nodes that are not asked.
 
     Returns:

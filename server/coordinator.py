@@ -227,7 +227,7 @@ class Coordinator:
         """Open an attempt: choose a cohort and send it the terms; `before` says what failed."""
         self._tries += 1
         try:
-            plan = self._planner.plan(self._place, self._roll, self.note)
+            plan = self._planner.plan(self._place, self._tries - 1, self._roll, self.note)
         except TooFewMembers as error:
             self._give_up(f"{before}; {error}")
             return

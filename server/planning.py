@@ -55,17 +55,20 @@ class Planner:
         self.deadlines = Deadlines(settings, history.records, history.events)
         self.standing, self.voters = history.standing, history.voters
 
-    def plan(self, place: Place, roll: Roll, note: Callable[[str, str, str], None]) -> Plan:
+    def plan(
+        self, place: Place, again: int, roll: Roll, note: Callable[[str, str, str], None]
+    ) -> Plan:
         """Return the next attempt at a place, with those who are here.
 
-        `note` is told who is left out: kind, node, code.
+        `again` is how often this process has tried it before; `note` is told who is left out:
+        kind, node, code.
 
         Raises:
             TooFewMembers: Too few have not voted on this model, `would difference`; or too few
                 have certificates that outlast a round.
         """
         number = self._attempts.get(place.model, self._floor) + 1
-        cohort, needed = self._cohort(place, number, roll, note)
+        cohort, needed = self._cohort(place, again, roll, note)
         return self.numbered(place, number, cohort, needed)
 
     def numbered(
@@ -83,9 +86,13 @@ class Planner:
         )
 
     def _cohort(
-        self, place: Place, number: int, roll: Roll, note: Callable[[str, str, str], None]
+        self, place: Place, again: int, roll: Roll, note: Callable[[str, str, str], None]
     ) -> tuple[dict[str, Joined], int]:
-        """Return whom an attempt asks, and how many of them freeze its roster."""
+        """Return whom an attempt asks, and how many of them freeze its roster.
+
+        Not by the attempt's number, which is higher after a resume: the successor of a server that
+        was lost asks whom that one has asked, and a seeded run ends with the same bits.
+        """
         ending = self.deadlines.ending(roll, self._around.wall(), note)
         excluded = self.standing.excluded | ending
         here = [n for n in roll if n not in excluded]
@@ -106,7 +113,7 @@ class Planner:
             )
         wanted = self._settings.cohort or len(nodes)
         seed, asked = self._settings.seed, self.deadlines.asked(wanted)
-        chosen = select(nodes, asked, seed=seed, round=place.round, attempt=number)
+        chosen = select(nodes, asked, seed=seed, round=place.round, attempt=again)
         return {n: roll[n] for n in chosen}, self.deadlines.needed(wanted, chosen)
 
     def _terms(self, place: Place, attempt: int) -> Terms:

@@ -108,6 +108,15 @@ def test_lost_at_any_message_it_ends_with_the_same_bits(
     assert (reopened > 0) is (scheme == "A")
 
 
+def test_a_successor_asks_the_cohort_that_was_asked(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {**TWO_ROUNDS, "cohort": 4}
+    total, model = messages(tmp_path, 6, **changes)
+    for count in range(1, total + 1, 9):
+        with resumed(tmp_path, count, 6, **changes) as stage:
+            assert stage.coordinator.failure is None, count
+            assert bits(stage) == model, count
+
+
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_round_that_was_not_yet_on_the_disk_is_done_again_and_so_is_the_one_after_it(
     times: int, tmp_path: Path
