@@ -100,7 +100,9 @@ class DiskSpace:
         wanted = rounds + ledger + SPARE_BYTES
         if free < wanted and (self._warned is None or free < self._warned // 2):
             self._warned = free
-            run.ledger.event("warning", round=n, attempt=0, code=_warning(run.path, free, wanted))
+            line = _warning(run.path, free, wanted)
+            run.ledger.event("warning", round=n, attempt=0, code=line)
+            run.warn(line)
 
     def _to_come(self, n: int, manifest: Manifest) -> tuple[int, int]:
         """Return the bytes that rounds and ledger will still take."""

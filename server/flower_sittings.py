@@ -91,6 +91,7 @@ class Sittings:
         self.settings, self._learned, self._rule = settings, learned, rule
         self._app, self._clients, self._federation = app, clients, federation
         self._directory, self._disk, self._invitations = directory, disk, invitations
+        directory.warn = _log.warning
         self._drain = drain
         self._ready = drain.gate(Rejoin(settings.rounds, settings.rejoin))
 

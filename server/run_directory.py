@@ -33,7 +33,7 @@ from .round_folder import About
 from ..protocol.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -58,6 +58,8 @@ class RunDirectory:
         self.ledger = Ledger(path / "ledger.sqlite", read_only=lock is None)
         self._lock = lock
         self._space = DiskSpace(self)
+        self.warn: Callable[[str], None] = lambda _line: None
+        """Takes what the ledger's event `warning` says about the disk, for whoever looks on."""
         self._syncs = ThreadPoolExecutor(3, thread_name_prefix="umbel-sync")
 
     @classmethod

@@ -89,11 +89,14 @@ def test_a_run_that_will_not_fit_does_not_start(disk: Path) -> None:
 
 def test_a_run_whose_ledger_will_not_fit_is_warned_of(disk: Path) -> None:
     """20,000 rounds of 2 KiB are more than 32 MiB; 1,000 are not."""
+    told = list[str]()
     with run_of(disk, 20_000) as run:
+        run.warn = told.append
         play(run, 0)
         ((number, line),) = warnings(run)
         play(run, 1)
         assert len(warnings(run)) == 1  # said once
+    assert told == [line]
     wanted = 5 * (MIB + 65536) + 2 * MIB + 20_000 * 2048 + 4 * MIB
     assert number == 0
     expected = rf"runs/r: \d+ bytes are free, and this run may take {wanted} more until its end; "
