@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from .disk_space import free_bytes
-from .round_folder import read_file, why
+from .round_folder import read_file, sync, why
 from ..protocol import fields
 from ..protocol.errors import PeerError, StateError
 from ..protocol.transcript import LIMIT, Transcript
@@ -88,7 +88,7 @@ class OpenRounds:
             body = fields.pack(_LABEL, name.encode(), digest, survivors, transcript.pack())
             _write(folder / TRANSCRIPT, body + sha256(body).digest())
             for directory in (folder, self._rounds):
-                _sync(directory)
+                sync(directory)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             got = f"{free_bytes(self._rounds)} bytes free, and {why(error)}"
@@ -172,11 +172,3 @@ def _write(path: Path, data: bytes | bytearray | memoryview) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
