@@ -8,4 +8,5 @@ secure       secure.py: what protection costs. secure_cast.py is who takes part 
              server's memory; flower_secure.py is the peer.
 footprint    footprint.py: memory and start-up of a device; footprint_node.py is the device,
              flower_footprint.py the peer.
+step         flower_step.py: the server steps of Flower's own strategies.
 """
