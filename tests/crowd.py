@@ -43,10 +43,10 @@ class Even(Numbers):
 def sessions(order: Mapping[str, Any]) -> dict[str, Any]:
     """Hold a session for each device, and return how each ended."""
     started = [
-        DeviceThread(DeviceFiles.read(Path(d["directory"])), Even(), place).start(
+        DeviceThread(DeviceFiles.read(Path(d["directory"])), Even(), 0).start(
             order["run"], bytes.fromhex(d["ticket"])
         )
-        for place, d in enumerate(order["devices"])
+        for d in order["devices"]
     ]
     outcomes = [device.join(600.0) for device in started]
     return {"reasons": [int(o.reason) for o in outcomes], "rounds": [o.rounds for o in outcomes]}
