@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LAPSE_S = 15.0
+LAPSE_S = 14.0
 """How long training goes on without a server. A gateway that vanished without a word is noticed
 after 14 s, a ServerApp's death after 4 s: in 30 s after any death nothing trains for it."""
 

@@ -220,6 +220,10 @@ class Stage:
     def close(self) -> None:
         """End all."""
         self.core.end(signal.SIGKILL)
+        for device in self.devices:
+            if device.session is not None:
+                device.session._line._lease = 0.0
+                device.join(60.0)
         for trainer in self.trainers:
             trainer.child.close()
 
@@ -273,3 +277,21 @@ def test_what_trains_for_a_run_that_is_over_is_ended_at_once(stage: Stage) -> No
     gone(stage.pids, 3.0)
     assert [device.join().reason for device in stage.devices] == [pb.REASON_GOODBYE] * 3
     other.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("death", ["server killed", "core killed", "core stopped"])
+def test_thirty_seconds_after_a_death_nothing_trains_in_real_time(
+    tmp_path: Path, host: Host, ref: AppRef, death: str
+) -> None:
+    stage = Stage(tmp_path, host, ref)
+    try:
+        if death == "server killed":
+            stage.server.kill()
+        else:
+            kill = death == "core killed"
+            stage.core.process.send_signal(signal.SIGKILL if kill else signal.SIGSTOP)
+        took = gone(stage.pids, 30.0)
+        print(f"{death}: nothing trains after {took:.1f} s")
+    finally:
+        stage.close()
