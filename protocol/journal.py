@@ -129,11 +129,13 @@ class History:
         Raises:
             StateError: They break the rules of this module.
         """
-        self._kinds: dict[bytes, set[type]] = {}
+        self._kinds: dict[bytes, frozenset[type]] = {}
         self._masked: dict[bytes, tuple[str, bytes]] = {}
         self._votes: dict[tuple[str, bytes], list[tuple[bytes, ...]]] = {}
         self._last: frozenset[bytes] | None = None
         self._earlier: frozenset[bytes] = frozenset()
+        self._ids: dict[bytes, bytes] = {}
+        self._combinations: dict[frozenset[type], frozenset[type]] = {}
         for record in records:
             try:
                 self.admit(record)
@@ -151,7 +153,7 @@ class History:
         """
         if isinstance(record, Closed):
             return
-        done = self._kinds.get(record.ctx, set())
+        done = self._kinds.get(record.ctx, frozenset())
         name, where = _kind(record), record.ctx[:4].hex()
         if Closed in done:
             raise Refused(pb.REASON_ATTEMPT_CLOSED, f"`{name}` for {where}, which is closed")
@@ -167,13 +169,18 @@ class History:
             raise Refused(pb.REASON_JOURNAL, f"`{name}` for {where} before its {before.__name__}")
 
     def add(self, record: Record) -> None:
-        """Count a record that is on disk."""
-        self._kinds.setdefault(record.ctx, set()).add(type(record))
+        """Count a record that is on disk.
+
+        Nothing of it is ever forgotten, so what many attempts share is kept once.
+        """
+        done = self._kinds.get(record.ctx, frozenset()) | {type(record)}
+        self._kinds[record.ctx] = self._combinations.setdefault(done, done)
         if isinstance(record, Masked):
             self._masked[record.ctx] = (record.run, record.model)
         elif isinstance(record, Voted):
-            self._votes.setdefault(self._masked[record.ctx], []).append(record.survivors)
-            self._last = frozenset(record.survivors)
+            survivors = tuple(self._ids.setdefault(i, i) for i in record.survivors)
+            self._votes.setdefault(self._masked[record.ctx], []).append(survivors)
+            self._last = frozenset(survivors)
 
     def open_attempts(self) -> tuple[bytes, ...]:
         """Return every ctx0 and ctx with a record and without `closed`, oldest first."""

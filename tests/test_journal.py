@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -282,3 +283,18 @@ def test_whatever_was_admitted_each_happened_once_and_reads_back(tried: list[Rec
     again = History(parse(b"".join(map(encode, happened)))[0])
     assert again.open_attempts() == history.open_attempts()
     assert again.votes("run-7", MODEL) == history.votes("run-7", MODEL)
+
+
+def test_an_attempt_among_twenty_members_is_remembered_in_less_than_a_kilobyte() -> None:
+    history, ids, attempts = History(), [bytes([i]) * 16 for i in range(20)], 500
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for number in range(attempts):
+        first, ctx = number.to_bytes(32), (number + attempts).to_bytes(32)
+        survivors = tuple(bytes(bytearray(i)) for i in ids)  # as a message brings them
+        told(history, Keyed(first), Masked(ctx, "run-7", ctx, ctx))
+        told(history, Voted(ctx, ctx, survivors), Released(ctx), Closed(ctx))
+    kept = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert kept < 1024 * attempts
+    assert history.votes("run-7", ctx) == [tuple(ids)]
