@@ -5,7 +5,8 @@ for an integer of thousands of digits; and what they return can break whoever us
 thousand levels deep, an integer that no float holds. Here such texts are refused at the door, by
 ValueError in one short line, which a caller turns into the error of its kind.
 
-    JSON    UTF-8; no NaN and no Infinity, which JSON does not have; integers of at most 64 bits
+    JSON    UTF-8; no NaN and no Infinity, which JSON does not have, nor 1e999, which becomes
+            one; integers of at most 64 bits
     TOML    tables at most `MAX_DEPTH` deep; at most `MAX_TOML` characters, and `MAX_DOTS` dots
             to a line: tomllib takes quadratic time for a dotted key, 8 s for one of 60 KB.
             Integers may be of any size, so that who reads the key can name it
@@ -14,6 +15,7 @@ ValueError in one short line, which a caller turns into the error of its kind.
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from typing import Any
 
@@ -90,8 +92,15 @@ def _integer(text: str) -> int:
     return int(text)
 
 
+def _real(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):  # it could not be said in JSON again
+        raise ValueError("a number that no float holds")
+    return value
+
+
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name}, which JSON does not have")
 
 
-_JSON = json.JSONDecoder(parse_int=_integer, parse_constant=_no_constant)
+_JSON = json.JSONDecoder(parse_int=_integer, parse_float=_real, parse_constant=_no_constant)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 UNREADABLE = (
     ValueError,
+    TypeError,
     UnsupportedAlgorithm,
     InternalError,
     x509.InvalidVersion,

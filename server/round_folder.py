@@ -165,7 +165,7 @@ def read_file(path: Path, limit: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise ValueError(f"{size} bytes, {limit} at most")
-        return file.read(limit + 1)
+        return file.read(size + 1)  # a buffer of that size is made beforehand
 
 
 def remove(path: Path) -> None:
@@ -283,9 +283,9 @@ def _header(path: Path) -> bytes:
     """Return the first bytes of a safetensors file: a length, and so many bytes of JSON."""
     with _open(path) as file:
         start = file.read(8)
-        length = int.from_bytes(start, "little")
-        if length > HEADER_LIMIT:
-            raise ValueError(f"a header of {length} bytes")
+        length, size = int.from_bytes(start, "little"), os.fstat(file.fileno()).st_size
+        if length > min(HEADER_LIMIT, size - len(start)):
+            raise ValueError(f"a header of {length} bytes in a file of {size}")
         return start + file.read(length)
 
 

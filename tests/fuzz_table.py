@@ -20,7 +20,7 @@ CALLS = (
     *("json.load", "json.loads", "read_json", "tomllib.load", "tomllib.loads", "read_toml"),
     *("FromString", "ParseFromString", "MergeFromString", "unpack", "unpack_from", "iter_unpack"),
     *("load_pem_x509_certificate", "load_der_x509_certificate", "load_pem_private_key"),
-    *("load_ssh_private_key", "safe_open", "load_file", "sqlite3.connect", "frombuffer"),
+    *("load_ssh_private_key", "safe_open", "load_file", "sqlite3.connect"),
     *("from_json", "literal_eval", "read_magic", "read_array_header_1_0", "ZipFile"),
 )
 """Functions that make something of bytes."""
@@ -28,20 +28,14 @@ CALLS = (
 READERS: dict[str, str] = {
     "protocol/documents.py": "every parser of JSON and TOML below; test_documents.py",
     "protocol/frames.py": "frames.Assembly; core_service.frame; attempt.message",
-    "protocol/layout.py": "firewall.check_message; layout.read",
     "protocol/manifest.py": "manifest.from_json; manifest.unpack",
-    "protocol/masks.py": "own buffers: sizes were checked by whoever filled them",
     "protocol/members.py": "members.open",
-    "protocol/shamir.py": "own secrets",
     "protocol/tickets.py": "tickets.admit; core_service.enter",
     "protocol/transcript.py": "transcript.unpack, reopen",
-    "protocol/unmasking.py": "attempt.message: shares are 32 bytes by wire.py",
     "protocol/verification.py": "verification.member; verification.peer; verification.peer PEM",
     "protocol/wire.py": "wire.parse_to_server; wire.parse_to_client; wire.parse_up; "
     "wire.parse_down; wire.parse_fetch",
     "strategies/app.py": "app.read_tables, run_config.tables",
-    "strategies/flower_fedavg.py": "flower_fedavg._arrays; flower_fedavg._arrays, first",
-    "strategies/task.py": "a hash of its own",
     "clients/clock.py": "clock.issued",
     "clients/device_files.py": "device_files.read; device_files.tls, certificate; "
     "device_files.tls, key; device_files.identity, certificate; device_files.identity, key",
@@ -51,13 +45,11 @@ READERS: dict[str, str] = {
     "clients/pipe.py": "pipe.receive; pipe.receive, header",
     "clients/policy.py": "policy.load",
     "clients/update.py": "child's result; session.receive, no model",
-    "server/core/world.py": "own buffers",
     "server/core_cli.py": "core_cli.Federation.read, leaf; core_cli.Federation.read, root",
     "server/core_client.py": "core_client._federation_of; core_client._root_of; core_wire events",
     "server/core_commands.py": "core_commands",
     "server/core_socket.py": "credentials that the kernel writes",
     "server/core_wire.py": "core_wire commands, bytes; core_wire events",
-    "server/firewall.py": "firewall.check_message",
     "server/flower_train.py": "flower_train._given",
     "server/initial.py": "initial.first_model, header; initial.first_model, bytes",
     "server/ledger.py": "ledger, bytes; ledger, cells",

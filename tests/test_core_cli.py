@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -232,6 +233,19 @@ def test_a_file_that_is_no_certificate_is_one_line_and_status_2(
     made: Directory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (made.path / "gateway.pem").write_text("no certificate")
+    assert main(["core", "up", "--federation", str(made.path)]) == 2
+    assert "certificates of a CA and a gateway" in capsys.readouterr().err
+
+
+def test_a_root_whose_name_cannot_be_read_is_one_line_and_status_2(
+    made: Directory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An O= that is a bit string: the library loads it, and raises TypeError for its name."""
+    der = made.authority.der.replace(b"\x55\x04\x0a\x0c", b"\x55\x04\x0a\x03")
+    text = b64encode(der)
+    (made.path / "ca.pem").write_bytes(
+        b"-----BEGIN CERTIFICATE-----\n" + text + b"\n-----END CERTIFICATE-----\n"
+    )
     assert main(["core", "up", "--federation", str(made.path)]) == 2
     assert "certificates of a CA and a gateway" in capsys.readouterr().err
 

@@ -34,6 +34,8 @@ def test_what_json_can_say_is_read_as_python_reads_it(tree: Any) -> None:
         (b"9" * 5000, "beyond 64 bits"),
         (b"[123456789012345678901]", "beyond 64 bits"),
         (b"NaN", "NaN"),
+        (b"[1e999]", "no float holds"),
+        (b"-1e999", "no float holds"),
         (b'{"a": -Infinity}', "-Infinity"),
         (b"\xff", "UTF-8"),
         ("[1]".encode("utf-16"), "UTF-8"),

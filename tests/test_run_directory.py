@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import shutil
 import stat
+import tracemalloc
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,6 +136,19 @@ def test_every_single_byte_of_the_files_is_covered(run: RunDirectory) -> None:
                 run.read_round(3)
         path.write_bytes(data)
     assert run.read_round(3)["w"].tolist() == [1.0, 2.0]
+
+
+def test_a_damaged_length_takes_no_memory(run: RunDirectory) -> None:
+    path = write(run, 3) / MODEL_FILE
+    data = path.read_bytes()
+    for announced in (1 << 26, 99_000_000, 1 << 62):
+        path.write_bytes(announced.to_bytes(8, "little") + data[8:])
+        tracemalloc.start()
+        with pytest.raises(StateError, match=f"a header of {announced} bytes in a file of"):
+            run.read_round(3)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 1 << 20
 
 
 def test_another_rounds_folder_is_no_substitute(run: RunDirectory) -> None:
