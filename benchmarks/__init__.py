@@ -8,5 +8,9 @@ secure       secure.py: what protection costs. secure_cast.py is who takes part 
              server's memory; flower_secure.py is the peer.
 footprint    footprint.py: memory and start-up of a device; footprint_node.py is the device,
              flower_footprint.py the peer.
-step         flower_step.py: the server steps of Flower's own strategies.
+fold         fold.py: updates into a sum; torch_fold.py has Umbel and the limit, flower_fold.py the
+             peer, layer_sizes.py its layers.
+unmask       unmask.py: masks off a sum; flower_masks.py is the peer.
+step         step.py: the model moves by the mean; torch_steps.py, and flower_step.py as the peer.
+gpu          gpu.py: bits and rates of a CUDA device, by torch_gpu.py.
 """

@@ -74,27 +74,28 @@ class Peer:
         made = type(kind.__name__, (kind, _Given), {})
         self._strategy: Any = made(**arguments)
         self._held = isinstance(self._strategy, FedAvgM)  # it keeps a record, the others arrays
-        self._model: dict[str, NDArray[Any]] = dict(model)
+        self.model: dict[str, NDArray[Any]] = dict(model)
+        """The model of the round, Flower's own after a step."""
         self._round = 0
 
     def step(self, deltas: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Average to the model plus `deltas`, step, and return the new model."""
-        return self.stepped({name: x + deltas[name] for name, x in self._model.items()})
+        return self.stepped({name: x + deltas[name] for name, x in self.model.items()})
 
     def stepped(self, average: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Take the average of a round as it is, step, and return the new model."""
         self._round += 1
         strategy = self._strategy
         strategy.given = _record(average)
-        strategy.current_arrays = _record(self._model) if self._held else self._model
+        strategy.current_arrays = _record(self.model) if self._held else self.model
         packed = self._module.Array, self._module.ArrayRecord
         self._module.Array, self._module.ArrayRecord = _Held, _Record
         try:
             record, _ = strategy.aggregate_train(self._round, [])
         finally:
             self._module.Array, self._module.ArrayRecord = packed
-        self._model = {name: held.numpy() for name, held in record.items()}
-        return self._model
+        self.model = {name: held.numpy() for name, held in record.items()}
+        return self.model
 
 
 def _record(arrays: Mapping[str, NDArray[Any]]) -> _Record:

@@ -126,11 +126,13 @@ def fold_ring(total: torch.Tensor, rows: torch.Tensor, other: torch.Tensor | Non
     """
     _fits(total, rows, None, other, {torch.int32, torch.int64})
     target = total if other is None else other
-    for low in range(0, len(total), TILE):
-        part = target[low : low + TILE]
-        rest = rows[:, low : low + TILE].unbind()
+    # A GPU has no such cache, and each operation on it is a launch.
+    width = TILE if total.device.type == "cpu" else max(len(total), 1)
+    for low in range(0, len(total), width):
+        part = target[low : low + width]
+        rest = rows[:, low : low + width].unbind()
         if other is not None:
-            source = total[low : low + TILE]
+            source = total[low : low + width]
             if not rest:
                 part.copy_(source)
                 continue

@@ -1,0 +1,173 @@
+"""Umbel's side and the limit of `umbel bench fold`: the rank's kernels over one set of updates."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import torch
+
+from . import flower_fold as flower
+from .layer_sizes import layer_sizes
+from .record import Measurement, interleave
+from ..protocol.errors import VoidRound
+from ..server.core import torch_folds as folds
+from ..server.core.shards import shards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FLIP = 16
+"""Updates folded between two flips of a pair."""
+DENSITY = 100
+"""One value of so many is in a sparse update."""
+_LINE = 64
+# Bytes that a value of an update moves between core and memory; an accumulator is read and written
+# once a batch, and a sparse value fetches and writes back a cache line of it.
+TRAFFIC = {
+    "float/threads=1": 4 + 8 / folds.BATCH,
+    "float/threads=2": 4 + 8 / folds.BATCH,
+    "ring/threads=1": 4 + 8 / folds.BATCH,
+    "bf16/threads=1": 2 + 8 / folds.BATCH,
+    "int8/threads=1": 1 + 8 / folds.BATCH,
+    "sparse/threads=1": (4 + 4 + 2 * _LINE) / DENSITY,
+}
+_STREAM = 12
+"""Bytes of an accumulate c += s * x: two floats read, one written."""
+_NEAR = 1e-5
+
+
+class Race:
+    """The updates of a round in every form, and who folds them."""
+
+    def __init__(self, params: int, clients: int, runs: int) -> None:
+        """Make everything once: what is measured allocates nothing large."""
+        generator = torch.Generator().manual_seed(0)
+        self._runs, self._bytes = runs, 4.0 * params * clients
+        self._rows = torch.empty(clients, params).normal_(generator=generator)
+        self._weights = torch.arange(50.0, 50.0 + clients)
+        self._total, self._other = torch.zeros(params), torch.zeros(params)
+        self._words = torch.zeros(params, dtype=torch.int32)
+        self._ring = self._rows.view(torch.int32)  # any words will do: the same bits
+        self._narrow = self._rows.bfloat16()
+        self._small = self._rows.view(torch.int8)[:, :params]
+        self._tile = torch.empty(folds.tile_shape(clients))
+        kept = params // DENSITY
+        jitter = torch.randint(0, DENSITY, (clients, kept), generator=generator, dtype=torch.int32)
+        self._indices = torch.arange(kept, dtype=torch.int32) * DENSITY + jitter
+        self._scratch = torch.empty(kept, dtype=torch.int32)
+        self._halves = shards(params, 2)
+        self._pool = ThreadPoolExecutor(2)
+        sizes = layer_sizes(params)
+        self._replies = flower.replies(self._rows.numpy(), self._weights.tolist(), sizes)
+
+    def cases(self) -> Iterator[Measurement]:
+        """Compare the two means, measure, then yield the cases."""
+        self._agree()
+        calls: dict[str, Callable[[], object]] = {
+            "float/threads=1": lambda: folds.fold(self._total, self._rows, self._weights),
+            "float/pair": self._pair,
+            "float/threads=2": lambda: self._both(self._part),
+            "ring/threads=1": lambda: folds.fold_ring(self._words, self._ring),
+            "bf16/threads=1": lambda: self._cast(self._narrow),
+            "int8/threads=1": lambda: self._cast(self._small),
+            "sparse/threads=1": self._sparse,
+            "peer": lambda: flower.aggregate(self._replies),
+            "stream/1": lambda: self._stream(0, len(self._total)),
+            "stream/2": lambda: self._both(self._stream),
+        }
+        for work in calls.values():
+            work()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            found = interleave(
+                {name: self._timed(work) for name, work in calls.items()}, self._runs
+            )
+        finally:
+            torch.set_num_threads(threads)
+            self._pool.shutdown()
+        yield from measurements(found, self._bytes)
+
+    def _agree(self) -> None:
+        """Compare Flower's mean with this one's, in which no value is far from 0.
+
+        Raises:
+            VoidRound: They differ by more than rounding.
+        """
+        folds.fold(self._total.zero_(), self._rows, self._weights)
+        theirs = torch.from_numpy(flower.flat(flower.aggregate(self._replies)))
+        apart = float((self._total / self._weights.sum() - theirs).abs().max())
+        if not apart <= _NEAR:
+            raise VoidRound(f"bench fold: the means of Umbel and Flower differ by {apart:g}")
+
+    def _timed(self, work: Callable[[], object]) -> Callable[[], float]:
+        def call() -> float:
+            start = time.perf_counter()
+            work()
+            return time.perf_counter() - start
+
+        return call
+
+    def _both(self, work: Callable[[int, int], None]) -> None:
+        for done in [self._pool.submit(work, low, high) for low, high in self._halves]:
+            done.result()
+
+    def _part(self, low: int, high: int) -> None:
+        folds.fold(self._total[low:high], self._rows[:, low:high], self._weights)
+
+    def _pair(self) -> None:
+        one, other = self._total, self._other
+        for first in range(0, len(self._rows), FLIP):
+            some = slice(first, first + FLIP)
+            folds.fold(one, self._rows[some], self._weights[some], other)
+            one, other = other, one
+
+    def _cast(self, rows: torch.Tensor) -> None:
+        folds.fold_cast(self._total, rows, self._weights, self._tile)
+
+    def _sparse(self) -> None:
+        for indices, row, weight in zip(
+            self._indices, self._rows, self._weights.tolist(), strict=True
+        ):
+            values = row[: len(indices)]
+            folds.fold_sparse(self._total, 0, indices, values, weight, self._scratch)
+
+    def _stream(self, low: int, high: int) -> None:
+        total = self._other[low:high]
+        for row in self._rows:
+            total.add_(row[low:high], alpha=0.5)
+
+
+def measurements(found: dict[str, list[float]], nbytes: float) -> Iterator[Measurement]:
+    """Yield the cases from seconds: umbel, peer and STREAM accumulate in GB/s of updates.
+
+    Args:
+        found: Seconds by case, of "peer", and of "stream/1" and "stream/2".
+        nbytes: Bytes of all updates as float32.
+    """
+    rates = {name: [nbytes / one / 1e9 for one in seconds] for name, seconds in found.items()}
+    for case, traffic in TRAFFIC.items():
+        stream = statistics.median(rates["stream/2" if case.endswith("=2") else "stream/1"])
+        yield Measurement(
+            bench="fold",
+            case=case,
+            unit="GB/s",
+            samples=rates[case],
+            peer=rates["peer"],
+            peer_name=flower.NAME,
+            # The rate of updates at which this fold's traffic is that of accumulate.
+            limit=stream * _STREAM / traffic,
+            limit_name=f"STREAM accumulate at {traffic:.3g} bytes a value",
+        )
+        if case == "float/threads=1":
+            yield Measurement(
+                bench="fold",
+                case="float/pair",
+                unit="GB/s",
+                samples=rates["float/pair"],
+                peer=rates[case],
+                peer_name="in place",
+            )
