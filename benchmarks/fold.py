@@ -1,6 +1,7 @@
 """The fold: GB/s at which a thread adds client updates to an accumulator, beside Flower's mean.
 
-    float/threads=1    float32 updates in place, batches of 8
+    float/threads=1    float32 updates in place, torch.addmv
+    float/read         the same beside reading the updates once, which no fold can beat
     float/pair         into the other accumulator of a pair, batches of 16; the peer is in place
     float/threads=2    one half of the columns for each thread
     ring/threads=1     masked words, modulo 2^32
@@ -25,8 +26,8 @@ from ..protocol.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CASES = ("float/threads=1", "float/pair", "float/threads=2", "ring/threads=1", "bf16/threads=1",
-         "int8/threads=1", "sparse/threads=1")  # fmt: skip
+CASES = ("float/threads=1", "float/read", "float/pair", "float/threads=2", "ring/threads=1",
+         "bf16/threads=1", "int8/threads=1", "sparse/threads=1")  # fmt: skip
 _NEED = {"params": 1000, "clients": 1, "runs": 1}
 
 

@@ -24,19 +24,26 @@ FLIP = 16
 DENSITY = 100
 """One value of so many is in a sparse update."""
 _LINE = 64
-# Bytes that a value of an update moves between core and memory; an accumulator is read and written
-# once a batch, and a sparse value fetches and writes back a cache line of it.
-TRAFFIC = {
-    "float/threads=1": 4 + 8 / folds.BATCH,
-    "float/threads=2": 4 + 8 / folds.BATCH,
-    "ring/threads=1": 4 + 8 / folds.BATCH,
-    "bf16/threads=1": 2 + 8 / folds.BATCH,
-    "int8/threads=1": 1 + 8 / folds.BATCH,
-    "sparse/threads=1": (4 + 4 + 2 * _LINE) / DENSITY,
-}
 _STREAM = 12
 """Bytes of an accumulate c += s * x: two floats read, one written."""
 _NEAR = 1e-5
+
+
+def traffic(clients: int) -> dict[str, float]:
+    """Return the bytes that a value of an update moves between core and memory, by case.
+
+    A float fold reads and writes the accumulator once a batch, those by tiles once for all
+    updates; a sparse value fetches and writes back a cache line of it.
+    """
+    once = 8 / clients
+    return {
+        "float/threads=1": 4 + 8 / min(folds.BATCH, clients),
+        "float/threads=2": 4 + 8 / min(folds.BATCH, clients),
+        "ring/threads=1": 4 + once,
+        "bf16/threads=1": 2 + once,
+        "int8/threads=1": 1 + once,
+        "sparse/threads=1": (4 + 4 + 2 * _LINE) / DENSITY,
+    }
 
 
 class Race:
@@ -45,11 +52,13 @@ class Race:
     def __init__(self, params: int, clients: int, runs: int) -> None:
         """Make everything once: what is measured allocates nothing large."""
         generator = torch.Generator().manual_seed(0)
-        self._runs, self._bytes = runs, 4.0 * params * clients
+        self._runs = runs
         self._rows = torch.empty(clients, params).normal_(generator=generator)
         self._weights = torch.arange(50.0, 50.0 + clients)
         self._total, self._other = torch.zeros(params), torch.zeros(params)
         self._words = torch.zeros(params, dtype=torch.int32)
+        # STREAM wants arrays beyond the cache; one accumulator of this size may lie in it.
+        self._many = torch.zeros(-(-clients // 2), params)
         self._ring = self._rows.view(torch.int32)  # any words will do: the same bits
         self._narrow = self._rows.bfloat16()
         self._small = self._rows.view(torch.int8)[:, :params]
@@ -75,6 +84,7 @@ class Race:
             "int8/threads=1": lambda: self._cast(self._small),
             "sparse/threads=1": self._sparse,
             "peer": lambda: flower.aggregate(self._replies),
+            "read": self._rows.sum,
             "stream/1": lambda: self._stream(0, len(self._total)),
             "stream/2": lambda: self._both(self._stream),
         }
@@ -89,7 +99,7 @@ class Race:
         finally:
             torch.set_num_threads(threads)
             self._pool.shutdown()
-        yield from measurements(found, self._bytes)
+        yield from measurements(found, len(self._rows), self._total.numel())
 
     def _agree(self) -> None:
         """Compare Flower's mean with this one's, in which no value is far from 0.
@@ -136,38 +146,37 @@ class Race:
             folds.fold_sparse(self._total, 0, indices, values, weight, self._scratch)
 
     def _stream(self, low: int, high: int) -> None:
-        total = self._other[low:high]
-        for row in self._rows:
-            total.add_(row[low:high], alpha=0.5)
+        for place, row in enumerate(self._rows):
+            total = self._many[place % len(self._many)]
+            total[low:high].add_(row[low:high], alpha=0.5)
 
 
-def measurements(found: dict[str, list[float]], nbytes: float) -> Iterator[Measurement]:
-    """Yield the cases from seconds: umbel, peer and STREAM accumulate in GB/s of updates.
+def measurements(found: dict[str, list[float]], clients: int, params: int) -> Iterator[Measurement]:
+    """Yield the cases from seconds, in GB/s of updates.
 
     Args:
-        found: Seconds by case, of "peer", and of "stream/1" and "stream/2".
-        nbytes: Bytes of all updates as float32.
+        found: Seconds by case, and of "peer", "read", "stream/1" and "stream/2".
+        clients: Updates.
+        params: Values of each.
     """
+    nbytes = 4.0 * clients * params
     rates = {name: [nbytes / one / 1e9 for one in seconds] for name, seconds in found.items()}
-    for case, traffic in TRAFFIC.items():
-        stream = statistics.median(rates["stream/2" if case.endswith("=2") else "stream/1"])
-        yield Measurement(
+
+    def case(name: str, peer: str, limit: str, limit_name: str, scale: float = 1.0) -> Measurement:
+        return Measurement(
             bench="fold",
-            case=case,
+            case=name,
             unit="GB/s",
-            samples=rates[case],
-            peer=rates["peer"],
-            peer_name=flower.NAME,
-            # The rate of updates at which this fold's traffic is that of accumulate.
-            limit=stream * _STREAM / traffic,
-            limit_name=f"STREAM accumulate at {traffic:.3g} bytes a value",
+            samples=rates["float/threads=1" if name == "float/read" else name],
+            peer=rates[peer],
+            peer_name=flower.NAME if peer == "peer" else "in place",
+            limit=scale * statistics.median(rates[limit]),
+            limit_name=limit_name,
         )
-        if case == "float/threads=1":
-            yield Measurement(
-                bench="fold",
-                case="float/pair",
-                unit="GB/s",
-                samples=rates["float/pair"],
-                peer=rates[case],
-                peer_name="in place",
-            )
+
+    for name, moved in traffic(clients).items():
+        stream = "stream/2" if name.endswith("=2") else "stream/1"
+        said = f"STREAM accumulate at {moved:.3g} bytes a value"
+        yield case(name, "peer", stream, said, _STREAM / moved)
+    yield case("float/read", "peer", "read", "reading the updates once")
+    yield case("float/pair", "float/threads=1", "read", "reading the updates once")

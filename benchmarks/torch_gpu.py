@@ -102,7 +102,8 @@ class Device:
                     peer=rates.get(f"cpu/{name.partition('/masks')[0]}", ()),
                     peer_name=None if name in {"copy", "upload"} else "one CPU thread",
                     limit=copy / (1 + 2 / folds.BATCH) if fold else copy,
-                    limit_name="copy on the device" + ", at 5 bytes a value" * fold,
+                    limit_name="copy on the device"
+                    + f", at {4 + 8 / folds.BATCH:g} bytes a value" * fold,
                 )
 
     def _calls(self, words: int, clients: int) -> dict[str, tuple[Callable[[], object], float]]:

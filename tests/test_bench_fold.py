@@ -15,27 +15,33 @@ from umbel.protocol.errors import SettingsError, VoidRound
 from umbel.server.core import torch_folds
 
 
+def _lines(**seconds: float) -> dict[str, dict[str, object]]:
+    """Return the cases of 4 clients with 750 million parameters: 12 GB; 1 s each unless given."""
+    names = [*torch_fold.traffic(4), "float/pair", "read", "peer", "stream/1", "stream/2"]
+    found = {name: [seconds.get(name, 1.0)] for name in names}
+    return {m.case: m.line() for m in torch_fold.measurements(found, 4, 750_000_000)}
+
+
 def test_the_figures_of_a_case_by_hand() -> None:
-    # 12 GB of updates: 1 s is 12 GB/s. STREAM took 1.5 s for 36 GB of traffic, 24 GB/s; at 5
-    # bytes of traffic for 4 of an update it would take updates at 19.2 GB/s.
-    seconds = {name: [1.0] for name in [*torch_fold.TRAFFIC, "float/pair"]}
-    found = seconds | {"peer": [8.0], "stream/1": [1.5], "stream/2": [0.75]}
-    lines = {m.case: m.line() for m in torch_fold.measurements(found, 12e9)}
+    # 12 GB of updates in 1 s. STREAM took 1.5 s for 36 GB of traffic, 24 GB/s; at 6 bytes of
+    # traffic (4, and 8 for a batch of 4) for 4 of an update it would take updates at 16 GB/s.
+    lines = _lines(**{"peer": 8.0, "stream/1": 1.5, "stream/2": 0.75})
     one = lines["float/threads=1"]
     assert (one["umbel"], one["peer"], one["ratio"]) == (12.0, 1.5, 8.0)
-    assert (one["limit"], one["of_limit"]) == (19.2, 0.625)
-    assert lines["float/threads=2"]["limit"] == 38.4
-    # 3 bytes for bf16, 2 for int8; 1 % of 4 + 4 bytes and a line of 64 fetched and written back
-    assert lines["bf16/threads=1"]["limit"] == 32.0
-    assert lines["int8/threads=1"]["limit"] == 48.0
+    assert (one["limit"], one["of_limit"]) == (16.0, 0.75)
+    assert lines["float/threads=2"]["limit"] == 32.0
+    # the accumulator once for 4 clients, 2 bytes a value: 6, 4 and 3 bytes
+    limits = [lines[f"{name}/threads=1"]["limit"] for name in ("ring", "bf16", "int8")]
+    assert limits == [16.0, 24.0, 32.0]
+    # 1 % of 4 + 4 bytes and a line of 64 fetched and written back
     assert lines["sparse/threads=1"]["limit"] == pytest.approx(24 * 4 / 1.36, rel=1e-3)
 
 
-def test_the_pair_is_compared_with_in_place() -> None:
-    seconds = {n: [1.0] for n in [*torch_fold.TRAFFIC, "peer", "stream/1", "stream/2"]}
-    found = seconds | {"float/pair": [1.25]}
-    lines = {m.case: m.line() for m in torch_fold.measurements(found, 1e9)}
-    assert (lines["float/pair"]["ratio"], lines["float/pair"]["peer_name"]) == (0.8, "in place")
+def test_reading_the_updates_is_the_other_limit_and_in_place_the_peer_of_the_pair() -> None:
+    lines = _lines(**{"read": 0.8, "float/pair": 1.25})
+    assert (lines["float/read"]["umbel"], lines["float/read"]["of_limit"]) == (12.0, 0.8)
+    pair = lines["float/pair"]
+    assert (pair["ratio"], pair["peer_name"], pair["of_limit"]) == (0.8, "in place", 0.64)
 
 
 def test_a_small_run_has_every_case_of_the_table() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from umbel.protocol.errors import BadUpdate, SettingsError
 from umbel.server.core import torch_folds as folds
 from umbel.server.core.shards import shards
-from umbel.server.core.torch_folds import BATCH, TILE
+from umbel.server.core.torch_folds import BATCH, RING_TILE, TILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Ring = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], None]
 
-WIDE = TILE + 1500
+WIDE = RING_TILE + 1500
 """More than a tile, and no multiple of anything."""
 
 
@@ -216,7 +216,7 @@ def test_buffers_that_do_not_belong_together_are_refused_untouched() -> None:
 
 def test_a_fold_allocates_nothing_by_the_length_of_a_shard() -> None:
     """Torch's own profiler counts what its allocator hands out."""
-    total, rows, weights = _floats(2 * BATCH, 2 * TILE)
+    total, rows, weights = _floats(2 * BATCH, RING_TILE + TILE)
     ring, messages = total.int(), rows.int()
     tile, other = torch.empty(folds.tile_shape(BATCH)), torch.empty_like(total)
     narrow = rows.bfloat16()

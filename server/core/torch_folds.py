@@ -7,8 +7,8 @@
     fold_each, ring_each                    the eager reference of both, one update at a time
 
 A fold is bound by memory traffic. One update at a time moves 12 bytes an element (accumulator in,
-update in, accumulator out); K at once move 4 + 8/K. A ring fold has the same traffic: the rows of a
-batch are added to one tile of the accumulator, which stays in the core's cache meanwhile.
+update in, accumulator out); K at once move 4 + 8/K. The other folds go tile by tile: one tile of
+the accumulator stays in the core's cache while the rows are added to it, and moves once.
 
 Every buffer is the caller's. Rows may be views of a wider ring, as a shard's columns are: only a
 row's own elements must be adjacent. Nothing is allocated by the length of a shard. With
@@ -26,10 +26,12 @@ import torch
 
 from ...protocol.errors import BadUpdate, SettingsError
 
-BATCH = 8
-"""Rows of one addmv."""
+BATCH = 4
+"""Rows of one addmv (docs/decisions/0053)."""
 TILE = 1 << 16
-"""Columns that are widened or added at once: 256 KiB of float32, 2 MiB for a batch of rows."""
+"""Columns that are widened at once: 1 MiB for a batch of rows, which stays in the cache."""
+RING_TILE = 1 << 18
+"""Columns of a ring sum that are added at once: 1 MiB of int32."""
 
 
 def fold(
@@ -127,7 +129,7 @@ def fold_ring(total: torch.Tensor, rows: torch.Tensor, other: torch.Tensor | Non
     _fits(total, rows, None, other, {torch.int32, torch.int64})
     target = total if other is None else other
     # A GPU has no such cache, and each operation on it is a launch.
-    width = TILE if total.device.type == "cpu" else max(len(total), 1)
+    width = RING_TILE if total.device.type == "cpu" else max(len(total), 1)
     for low in range(0, len(total), width):
         part = target[low : low + width]
         rest = rows[:, low : low + width].unbind()
