@@ -42,6 +42,7 @@ CREATE TABLE event (seq INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NUL
   round INTEGER NOT NULL, attempt INTEGER NOT NULL, node TEXT NOT NULL, code TEXT NOT NULL,
   detail TEXT NOT NULL, hash BLOB NOT NULL);
 """
+_BEGUN = ("SELECT 1 FROM round", "SELECT 1 FROM event WHERE kind = 'initial'")
 _SHM_BYTES = 1 << 16
 """Twice what SQLite needs for a `-shm` file."""
 _NO_SPACE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
@@ -75,12 +76,12 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
 
 
 def is_blank(path: Path) -> bool:
-    """Tell whether a ledger's file is not there, or has no run in it: nothing is lost with it."""
+    """Tell whether a ledger's file is not there, or knows no model: nothing is lost with it."""
     if not path.exists() or path.stat().st_size == 0:
         return True
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            return not _schema(db) or db.execute("SELECT 1 FROM run").fetchone() is None
+            return not _schema(db) or not any(db.execute(query).fetchone() for query in _BEGUN)
     except sqlite3.Error:
         return False
 

@@ -66,7 +66,7 @@ class RunDirectory:
     def create(cls, root: Path, run_id: str) -> Self:
         """Make `root/runs/run_id` (0700) and hold its lock.
 
-        What a crash left before the run had its first row and round is no run, and taken over.
+        What a crash or a full disk left before there was a model is no run, and taken over.
 
         Raises:
             SettingsError: The id is no plain name.

@@ -31,7 +31,7 @@ def check_new(path: Path) -> None:
     """Refuse to begin a run where one has begun.
 
     Raises:
-        StateError: The ledger there has rows or is no ledger, or a model is there.
+        StateError: The ledger there knows a model or is no ledger, or a model is there.
     """
     folder = path / "rounds"
     models = folder.is_dir() and any(folder.iterdir())

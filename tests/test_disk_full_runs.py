@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -88,6 +89,27 @@ def test_a_simulated_run_ends_with_one_line(disk: Path, tmp_path: Path, leave: i
     assert re.search(f"^umbel: .*{LINE.replace('RUN', 'filled')}$", own[0])
     (disk / "ballast").unlink()
     goes_on(disk, "filled")
+
+
+def test_a_simulated_run_whose_ledger_may_grow_no_further(tmp_path: Path) -> None:
+    """Where no file system can be mounted: the kernel refuses the ledger's next page."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+
+    app = naughty(tmp_path / "app")
+    command = [sys.executable, "-m", "umbel", "simulate", str(app), "--rounds", "1000"]
+    done = subprocess.run(
+        [*command, "--clients", "3", "--run", "limited"], preexec_fn=limit,
+        env=os.environ | {"UMBEL_HOME": str(tmp_path)}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    (own,) = [line for line in done.stderr.splitlines() if line != "user prints"]
+    assert re.search(f"^umbel: .*{LINE.replace('RUN', 'limited')}$", own)
+    assert "ledger.sqlite" in own
+    assert rounds_of(tmp_path, "limited") > 3
+    goes_on(tmp_path, "limited")
 
 
 def test_a_server_app_ends_with_one_line(disk: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from umbel.protocol.errors import SettingsError, StateError
+from umbel.server.ledger import Ledger
 from umbel.server.run_directory import RunDirectory
 from umbel.tests.damage import finish, made
 
@@ -45,11 +46,18 @@ def _no_tables(path: Path) -> None:
         db.execute("PRAGMA journal_mode = WAL")
 
 
+def _no_model(path: Path) -> None:
+    """As a run that did not fit on the disk leaves it."""
+    with Ledger(path / "ledger.sqlite") as ledger:
+        ledger.create_run("r", "t", {"rounds": 7}, "off")
+        ledger.event("warning", round=0, attempt=0, code="x")
+
+
 def _no_folder(path: Path) -> None:
     (path / "rounds").rmdir()
 
 
-@pytest.mark.parametrize("left", [_no_ledger, _an_empty_file, _no_tables, _no_folder])
+@pytest.mark.parametrize("left", [_no_ledger, _an_empty_file, _no_tables, _no_model, _no_folder])
 def test_a_run_that_was_killed_before_its_first_row_is_begun_again(
     tmp_path: Path, left: Callable[[Path], None]
 ) -> None:
@@ -58,6 +66,7 @@ def test_a_run_that_was_killed_before_its_first_row_is_begun_again(
     with RunDirectory.create(tmp_path, "r") as run:
         run.ledger.create_run("r", "t", {}, "off")
         finish(run, 0)
+        assert run.ledger.verify() == 2
     with pytest.raises(StateError, match="choose another id or resume it"):
         RunDirectory.create(tmp_path, "r")
 
