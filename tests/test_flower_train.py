@@ -25,6 +25,7 @@ from umbel.server.run_directory import RunDirectory
 from umbel.server.settings import RunSettings
 from umbel.simulation.federation import Federation
 from umbel.strategies.metrics import Count, Sum
+from umbel.tests import damage
 from umbel.tests.federations import APP, DeviceThread, addressed, core, made
 from umbel.tests.flower_grid import Desk, identified
 from umbel.tests.gateway import Numbers
@@ -378,8 +379,7 @@ def test_a_run_that_exists_is_not_written_over(
     federation: DevFederation, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UMBEL_RUN", "before")
-    with RunDirectory.create(home, "before") as directory:
-        directory.ledger.create_run("before", "2030-01-01T00:00:00+00:00", {}, "on")
+    damage.made(home, 1, "before")
     grid = Desk(federation)
     learned: Callable[[], object] = lambda: train(  # noqa: E731
         grid, umbel.FedAvg(), initial_arrays=start(), metrics=METRICS, config={"clients": 3}
