@@ -140,7 +140,7 @@ class Control:
         return RunState(found.status, found.sub_status, found.details)
 
     def runs(self) -> dict[int, RunState]:
-        """Return what became of every run."""
+        """Return what became of the newest runs, twenty at most."""
         with self._translated("list of runs"):
             found = self._client.ListRuns(ListRunsRequest()).run_dict
         states = ((run_id, run.status) for run_id, run in found.items())

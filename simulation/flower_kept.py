@@ -51,6 +51,8 @@ class Kept:
         self._home, self._say = folder.parent.parent, say
         self._bundle, self._given_up = b"", set[int]()
         self._lost: _Lost | None = None
+        self._seen = True
+        """Whether a ServerApp was there since Flower was asked; else there is nothing to ask."""
 
     def look(self, now: float) -> None:
         """Look once; start the next ServerApp of a run that has lost its own.
@@ -86,7 +88,14 @@ class Kept:
     def _find(self, now: float) -> _Lost | None:
         """Return a run that has lost its ServerApp, its next one planned."""
         if serverapps(self.supervisor)[0]:  # looked at first: one says its end before it goes
-            return None
+            self._seen = True
+        elif self._seen:
+            found = self._first(now)
+            self._seen = False
+            return found
+        return None
+
+    def _first(self, now: float) -> _Lost | None:
         states = self.control.runs()
         running = [r for r, s in states.items() if s.status == "running"]
         for flower_run in running:

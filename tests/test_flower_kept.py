@@ -37,9 +37,11 @@ class Superlink:
         self.states = {77: RUNNING}
         self.submitted: list[tuple[str, dict[str, object]]] = []
         self.stopped: list[int] = []
+        self.asked = 0
 
     def runs(self) -> dict[int, RunState]:
         """Return all."""
+        self.asked += 1
         return self.states
 
     def run(self, run_id: int) -> RunState:
@@ -143,6 +145,13 @@ def test_a_run_that_keeps_no_record_is_flowers_own(keeping: Keeping) -> None:
     keeping.kept.look(1.0)
     keeping.kept.look(2.0)
     assert (keeping.link.submitted, keeping.said) == ([], [])
+
+
+def test_a_federation_at_rest_is_not_asked_again_and_again(keeping: Keeping) -> None:
+    keeping.link.states.clear()
+    for now in range(100):
+        keeping.kept.look(float(now))
+    assert keeping.link.asked == 1
 
 
 def test_a_changed_app_is_said_once_and_left(keeping: Keeping) -> None:
