@@ -46,7 +46,7 @@ class SettingsError(UmbelError):
     def __init__(self, where: str, expected: str, got: object, move: str = "") -> None:
         """Name the place (`file:line`, `--flag` or `table.key`), both values and the next move."""
         super().__init__(
-            f"{_cut(where)}: expected {expected}, got {_said(got, repr)}"
+            f"{_cut(where)}: expected {expected}, got {said(got, repr)}"
             + (f"; {move}" if move else "")
         )
         self.where = where
@@ -58,7 +58,7 @@ class StateError(UmbelError):
     def __init__(self, where: str, expected: str, got: object, move: str = "") -> None:
         """Name the file or resource, what should be there, what is, and the next move."""
         super().__init__(
-            f"{_cut(where)}: expected {expected}, got {_said(got)}" + (f"; {move}" if move else "")
+            f"{_cut(where)}: expected {expected}, got {said(got)}" + (f"; {move}" if move else "")
         )
         self.where = where
 
@@ -78,7 +78,7 @@ class PeerError(UmbelError):
 
     def __init__(self, peer: str, what: str, expected: object = None, got: object = None) -> None:
         """Name the peer, the thing that is wrong, what was expected and what came."""
-        tail = "" if expected is None else f": expected {_said(expected)}, got {_said(got)}"
+        tail = "" if expected is None else f": expected {said(expected)}, got {said(got)}"
         super().__init__(f"{peer}: {what}{tail}")
         self.peer, self._what = peer, what
 
@@ -122,7 +122,7 @@ class VoidRound(RoundFailed):
         self.member = member
 
 
-def _said(value: object, how: Callable[[object], str] = str) -> str:
+def said(value: object, how: Callable[[object], str] = str) -> str:
     """Return a value as a message says it: cut, and in place of what cannot be said its type."""
     try:
         return _cut(how(value))

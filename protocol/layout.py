@@ -25,7 +25,7 @@ from . import masks
 from . import messages_pb2 as pb
 from .canonical import lp
 from .entropy import wipe
-from .errors import Refused, SettingsError, VoidRound
+from .errors import Refused, SettingsError, VoidRound, said
 from .manifest import check_name
 
 if TYPE_CHECKING:
@@ -170,7 +170,9 @@ class MessageLayout:
         """Return the metrics as words modulo 2^64, in the order of the layout."""
         for name in metrics:
             if name not in self.metrics:
-                raise Refused(pb.REASON_UNDECLARED_METRIC, f"metric {name!r} is not declared")
+                raise Refused(
+                    pb.REASON_UNDECLARED_METRIC, f"metric {said(name, repr)} is not declared"
+                )
         for name in self.metrics:
             if name not in metrics:
                 raise Refused(pb.REASON_TASK_FAILED, f"metric {name!r} is declared, not given")

@@ -113,9 +113,9 @@ def finite_norm(node: str, arrays: Mapping[str, NDArray[Any]]) -> float:
         scratch = np.empty(min(TILE, flat.size), np.float64)
         for tile in tiles(flat.size):
             wide = scratch[: tile.stop - tile.start]
-            np.copyto(wide, flat[tile])
             # NaN and infinity survive the sum of squares: one look a tile is enough.
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):  # a signalling NaN is told as one
+                np.copyto(wide, flat[tile])
                 square = float(wide @ wide)
             if not math.isfinite(square) and not np.isfinite(wide).all():
                 got = wide[~np.isfinite(wide)][0]

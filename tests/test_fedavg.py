@@ -179,3 +179,9 @@ def test_a_value_that_is_not_finite_names_node_and_array(dtype: type, bad: float
     array[-1] = bad
     with pytest.raises(BadUpdate, match=r"node 9: array 'conv': expected finite values, got"):
         finite_norm("node 9", {"fine": np.zeros(2, dtype), "conv": array})
+
+
+def test_a_signalling_nan_is_refused_without_a_warning() -> None:
+    array = np.frombuffer(b"\x01\x00\x80\x7f" * 3, "<f4")
+    with pytest.raises(BadUpdate, match="expected finite values, got nan"):
+        finite_norm("node", {"w": array})

@@ -328,3 +328,11 @@ def test_what_cannot_be_laid_out_is_named() -> None:
         MessageLayout(manifest, {"": 24}, "train")
     with pytest.raises(SettingsError, match="metrics: expected at most 256, got 257"):
         MessageLayout(manifest, {str(i): 0 for i in range(257)}, "train")
+
+
+def test_an_undeclared_metric_of_any_length_is_named_in_short() -> None:
+    layout = MessageLayout(Manifest.of({}), {}, "train")
+    codec, key = Codec(3, 1.0, 1), bytes(32)
+    with pytest.raises(Refused, match=r"metric 'xxx.* is not declared") as caught:
+        layout.build({}, 1, {"x" * 100_000: 1}, codec, key)
+    assert len(str(caught.value)) < 320

@@ -266,3 +266,13 @@ def test_a_hash_that_is_none_is_damage(ledger: Ledger) -> None:
             again.head()
         with pytest.raises(StateError):
             again.verify()
+
+
+def test_a_metric_that_no_float_holds_is_damage(ledger: Ledger) -> None:
+    ledger.close()
+    edit(ledger.path, 'UPDATE round SET metrics = \'{"a": 1' + "0" * 400 + "}'")
+    with (
+        Ledger(ledger.path, read_only=True) as again,
+        pytest.raises(StateError, match="rows as they were written, got int too large"),
+    ):
+        again.rounds()
