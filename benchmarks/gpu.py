@@ -4,6 +4,7 @@
     upload                pinned host memory to device: what bounds a plain sum
     chacha20/masks=1, 64  key stream, fused with the sum; the peer is one CPU thread
     fold/float, ring      updates that lie on the device; the peer is one CPU thread
+    median/n=16, 32       coordinate-wise median of as many; the peer is one CPU thread in torch
 
 Everything is compared with the CPU before it is timed. It takes less than five minutes, and ends
 with status 0 and one line where there is no CUDA device. More: docs/benchmarks.md.
@@ -28,7 +29,7 @@ _NEED = {"words": _BLOCK, "clients": 1, "runs": 1}
 
 
 def run(
-    words: Annotated[int, typer.Option(help="Words of a shard, a multiple of 16.")] = 1 << 26,
+    words: Annotated[int, typer.Option(help="Words of a shard, a multiple of 16.")] = 1 << 25,
     clients: Annotated[int, typer.Option(help="Updates on the device.")] = 16,
     runs: Annotated[int, typer.Option(help="Interleaved runs; a figure needs five.")] = 7,
 ) -> Iterator[Measurement]:
@@ -46,8 +47,10 @@ def run(
     if not device.present():
         yield _absent("there is no CUDA device: nothing was checked or measured")
         return
-    kernel = importlib.import_module("..server.core.triton_chacha20", __package__)
-    yield from device.Device("cuda", kernel).cases(words, clients, runs)
+    chacha20 = importlib.import_module("..server.core.triton_chacha20", __package__)
+    tiles = importlib.import_module("..strategies.triton_tiles", __package__)
+    made = tiles.TritonTiles(max(device.MEDIANS), "cuda")
+    yield from device.Device("cuda", chacha20, made).cases(words, clients, runs)
 
 
 def _absent(reason: str) -> Measurement:

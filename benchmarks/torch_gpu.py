@@ -19,18 +19,21 @@ from ..server.core import torch_exact as exact
 from ..server.core import torch_folds as folds
 from ..server.core.torch_kernels import unmask_each
 from ..server.core.unmask import unmask as unmask_cpu
+from ..strategies.torch_tiles import TorchTiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
     Streams = list[tuple[bytes, int]]
+    Call = tuple[Callable[[], object], float]
 
 PLACES = ((16, 1, 0), (1000, 1, 7), (4096, 5, 123456), (515, 3, 2**31 + 5), (2048, 9, 2**32 - 200))
 """Words, masks and first block of the stream at which bits are compared."""
 WIDE = 3 * folds.TILE + 77
 """Columns at which folds are compared."""
 MASKS = (1, 64)
+MEDIANS = (16, 32)
 CPU_WORDS = 1 << 20
 """Words of the CPU's turns, at most: it is measured to compare, not to wait for."""
 
@@ -46,14 +49,15 @@ def streams(count: int) -> Streams:
 
 
 class Device:
-    """One device and the ChaCha20 kernel for it."""
+    """One device and the kernels for it."""
 
-    def __init__(self, name: str, chacha20: ModuleType) -> None:
-        """Take a torch device by name, and triton_chacha20 or what stands for it."""
-        self._device, self._chacha20 = torch.device(name), chacha20
+    def __init__(self, name: str, chacha20: ModuleType, tiles: TorchTiles) -> None:
+        """Take a torch device by name, triton_chacha20 and a TritonTiles or what stands for it."""
+        self._device, self._chacha20, self._tiles = torch.device(name), chacha20, tiles
+        self._cpu = TorchTiles(max(MEDIANS))
 
     def check(self, places: Sequence[tuple[int, int, int]] = PLACES) -> None:
-        """Compare unmasking, ring folds and exact sums with the CPU, bit for bit.
+        """Compare every kernel with the CPU, bit for bit.
 
         Raises:
             VoidRound: Bits differ; the message says of what.
@@ -66,23 +70,34 @@ class Device:
             found = ours.to(self._device)
             self._chacha20.unmask(found, keys, 16 * first)
             self._same(f"chacha20, {words} words from block {first}, {masks} masks", found, theirs)
-        rows = torch.randn(5, WIDE)
-        ring, work = rows.view(torch.int32), exact.tiles()
-        there = tuple(buffer.to(self._device) for buffer in work)
-        sums = [torch.zeros(WIDE, dtype=torch.int32, device=d) for d in ("cpu", self._device)]
-        wholes = [torch.zeros(WIDE, dtype=torch.int64, device=d) for d in ("cpu", self._device)]
+        self._check_sums(torch.randn(5, WIDE))
+        for clients in (*MEDIANS, 9):
+            rows, near = torch.randn(clients, 1000), torch.empty(1000)
+            there = torch.empty(1000, device=self._device)
+            self._cpu.median(rows, near)
+            self._tiles.median(rows.to(self._device), there)
+            self._same(f"median of {clients}", there, near)
+
+    def _check_sums(self, rows: torch.Tensor) -> None:
+        """Compare ring folds and exact folds of `rows`, taken as words and as values."""
+        work, devices = exact.tiles(), ("cpu", self._device)
+        one, other = (buffer.to(self._device) for buffer in work)
+        ring, there = rows.view(torch.int32), rows.to(self._device)
+        sums = [torch.zeros(rows.shape[1], dtype=torch.int32, device=d) for d in devices]
+        wholes = [torch.zeros(rows.shape[1], dtype=torch.int64, device=d) for d in devices]
         folds.fold_ring(sums[0], ring)
-        folds.fold_ring(sums[1], ring.to(self._device))
+        folds.fold_ring(sums[1], there.view(torch.int32))
         self._same("ring fold", sums[1], sums[0])
-        for row in rows:
-            exact.fold_exact(wholes[0], row, 123.456, 30, work)
-            exact.fold_exact(wholes[1], row.to(self._device), 123.456, 30, (there[0], there[1]))
+        for near, far in zip(rows, there, strict=True):
+            exact.fold_exact(wholes[0], near, 123.456, 30, work)
+            exact.fold_exact(wholes[1], far, 123.456, 30, (one, other))
         self._same("exact fold", wholes[1], wholes[0])
 
     def cases(self, words: int, clients: int, runs: int) -> Iterator[Measurement]:
         """Check the bits, then measure shards of `words` and yield the cases."""
         self.check()
         calls = self._calls(words, clients)
+        calls |= self._cpu_calls(min(words, CPU_WORDS), clients)
         for work, _ in calls.values():
             work()  # compiles kernels
         timed = {name: self._timed(work) for name, (work, _) in calls.items()}
@@ -93,7 +108,7 @@ class Device:
         copy = statistics.median(rates["copy"])
         for name, samples in rates.items():
             if not name.startswith("cpu/"):
-                fold = name.startswith("fold/")
+                moved = _moved(name)
                 yield Measurement(
                     bench="gpu",
                     case=name,
@@ -101,39 +116,42 @@ class Device:
                     samples=samples,
                     peer=rates.get(f"cpu/{name.partition('/masks')[0]}", ()),
                     peer_name=None if name in {"copy", "upload"} else "one CPU thread",
-                    limit=copy / (1 + 2 / folds.BATCH) if fold else copy,
-                    limit_name="copy on the device"
-                    + f", at {4 + 8 / folds.BATCH:g} bytes a value" * fold,
+                    limit=copy * 4 / moved,
+                    limit_name="copy on the device" + f", {moved:g} bytes a value",
                 )
 
-    def _calls(self, words: int, clients: int) -> dict[str, tuple[Callable[[], object], float]]:
-        """Return what is timed and the bytes that count, by case."""
-        few = min(words, CPU_WORDS)
-        rows, total = torch.randn(clients, words, device=self._device), self._zeros(words)
+    def _calls(self, words: int, clients: int) -> dict[str, Call]:
+        """Return what is timed on the device, and the bytes that count."""
+        stock = torch.randn(max(clients, *MEDIANS), words, device=self._device)
+        rows, total, size = stock[:clients], self._zeros(words), 4.0 * words
         ring, sums = rows.view(torch.int32), self._zeros(words, torch.int32)
-        weights = torch.ones(clients, device=self._device)
-        host = torch.zeros(words)
+        weights, host = torch.ones(clients, device=self._device), torch.zeros(words)
         host = host.pin_memory() if self._device.type == "cuda" else host
-        near, near_sums = torch.randn(clients, few), torch.zeros(few, dtype=torch.int32)
-        near_total, ones = torch.zeros(few), torch.ones(clients)
-        buffer, keys = bytearray(4 * few), streams(max(MASKS))
-        size, small = 4.0 * words, 4.0 * few
+        keys = streams(max(MASKS))
 
-        def unmasking(count: int) -> Callable[[], object]:
-            return lambda: self._chacha20.unmask(sums, keys[:count])
+        def unmasking(count: int) -> Call:
+            return lambda: self._chacha20.unmask(sums, keys[:count]), count * size
 
         return {
             "copy": (lambda: total.copy_(rows[0]), 2 * size),
             "upload": (lambda: total.copy_(host, non_blocking=True), size),
-            **{f"chacha20/masks={n}": (unmasking(n), n * size) for n in MASKS},
+            **{f"chacha20/masks={n}": unmasking(n) for n in MASKS},
             "fold/float": (lambda: folds.fold(total, rows, weights), clients * size),
             "fold/ring": (lambda: folds.fold_ring(sums, ring), clients * size),
-            "cpu/chacha20": (lambda: unmask_cpu(buffer, len(buffer), keys[:4]), 4 * small),
-            "cpu/fold/float": (lambda: folds.fold(near_total, near, ones), clients * small),
-            "cpu/fold/ring": (
-                lambda: folds.fold_ring(near_sums, near.view(torch.int32)),
-                clients * small,
-            ),
+            **{f"median/n={n}": _median(self._tiles, stock[:n], total) for n in MEDIANS},
+        }
+
+    def _cpu_calls(self, words: int, clients: int) -> dict[str, Call]:
+        """Return what one thread of the CPU does of it, and the bytes that count."""
+        stock, total = torch.randn(max(clients, *MEDIANS), words), torch.zeros(words)
+        rows, sums, size = stock[:clients], torch.zeros(words, dtype=torch.int32), 4.0 * words
+        ring, weights = rows.view(torch.int32), torch.ones(clients)
+        buffer, keys = bytearray(4 * words), streams(4)
+        return {
+            "cpu/chacha20": (lambda: unmask_cpu(buffer, len(buffer), keys), len(keys) * size),
+            "cpu/fold/float": (lambda: folds.fold(total, rows, weights), clients * size),
+            "cpu/fold/ring": (lambda: folds.fold_ring(sums, ring), clients * size),
+            **{f"cpu/median/n={n}": _median(self._cpu, stock[:n], total) for n in MEDIANS},
         }
 
     def _zeros(self, words: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -161,3 +179,16 @@ class Device:
             raise VoidRound(
                 f"bench gpu: {what}: {apart} of {len(expected)} words differ from CPU's"
             )
+
+
+def _median(tiles: TorchTiles, rows: torch.Tensor, out: torch.Tensor) -> Call:
+    return lambda: tiles.median(rows, out), 4.0 * rows.numel()
+
+
+def _moved(case: str) -> float:
+    """Return the bytes of memory traffic for 4 that the case counts; 4 compares with copy as is."""
+    if case.startswith("fold/"):
+        return 4 + 8 / folds.BATCH
+    if case.startswith("median/"):
+        return 4 + 4 / int(case.rpartition("=")[2])
+    return 4

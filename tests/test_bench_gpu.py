@@ -11,9 +11,10 @@ import torch
 
 from umbel import cli
 from umbel.benchmarks import gpu
-from umbel.benchmarks.torch_gpu import Device
+from umbel.benchmarks.torch_gpu import MEDIANS, Device
 from umbel.protocol.errors import SettingsError, VoidRound
 from umbel.server.core import torch_kernels
+from umbel.strategies.torch_tiles import TorchTiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +26,10 @@ FEW = ((16, 1, 0), (40, 3, 2**32 - 3))
 def _kernel(unmask: Any = torch_kernels.unmask) -> ModuleType:
     """Return a stand-in for triton_chacha20 that works on the CPU; its own bits: its own tests."""
     return cast("ModuleType", SimpleNamespace(unmask=unmask))
+
+
+def _device(kernel: ModuleType, tiles: TorchTiles | None = None) -> Device:
+    return Device("cpu", kernel, tiles or TorchTiles(max(MEDIANS)))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
@@ -51,7 +56,7 @@ def test_a_missing_library_is_named_with_its_extra(
 
 
 def test_the_bits_of_a_good_kernel_pass() -> None:
-    Device("cpu", _kernel()).check(FEW[:1])
+    _device(_kernel()).check(FEW[:1])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -62,7 +67,7 @@ def test_the_bits_of_the_interpreted_kernel_pass(monkeypatch: pytest.MonkeyPatch
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    Device("cpu", module).check(FEW)
+    _device(module).check(FEW)
 
 
 def test_one_wrong_word_is_named_before_anything_is_timed() -> None:
@@ -71,21 +76,32 @@ def test_one_wrong_word_is_named_before_anything_is_timed() -> None:
         total[3] += 1
 
     with pytest.raises(VoidRound, match="chacha20, 16 words from block 0, 1 masks: 1 of 16"):
-        next(Device("cpu", _kernel(wrong)).cases(64, 2, 1))
+        next(_device(_kernel(wrong)).cases(64, 2, 1))
+
+
+def test_a_median_that_is_none_is_named() -> None:
+    class Lowest(TorchTiles):
+        def median(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+            torch.amin(rows, 0, out=out)
+
+    with pytest.raises(VoidRound, match="bench gpu: median of 16"):
+        _device(_kernel(), Lowest(max(MEDIANS))).check(FEW[:1])
 
 
 def test_every_case_is_measured_beside_the_copy() -> None:
-    found = {m.case: m.line() for m in Device("cpu", _kernel()).cases(4096, 3, 1)}
+    found = {m.case: m.line() for m in _device(_kernel()).cases(4096, 3, 1)}
     assert set(found) == {"copy", "upload", "chacha20/masks=1", "chacha20/masks=64",
-                          "fold/float", "fold/ring"}  # fmt: skip
+                          "fold/float", "fold/ring", "median/n=16", "median/n=32"}  # fmt: skip
     assert found["copy"]["of_limit"] == 1.0
     assert found["upload"]["peer"] is None
-    for case in ("chacha20/masks=1", "chacha20/masks=64", "fold/float", "fold/ring"):
+    for case in set(found) - {"copy", "upload"}:
         assert found[case]["ratio"]
         assert found[case]["peer_name"] == "one CPU thread"
     # 6 bytes of traffic for 4 of an update, in batches of 4
     copy = cast("float", found["copy"]["limit"])
     assert found["fold/float"]["limit"] == pytest.approx(copy * 4 / 6, rel=1e-3)
+    # 16 values read and one written
+    assert found["median/n=16"]["limit"] == pytest.approx(copy * 16 / 17, rel=1e-3)
 
 
 @pytest.mark.parametrize(
