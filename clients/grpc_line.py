@@ -129,6 +129,8 @@ class Line:
         self._seen = time.monotonic()
         self._dismissed = False
         self._waited, self._cause, self._skew, self._warned = FIRST_WAIT_S, "", "", False
+        self._theirs = 0, 0.0
+        """Seconds since 1970 that the gateway said, and when, by monotonic seconds."""
         self._random = random.Random()  # noqa: S311 - not a secret, and not the app's own
         self._thread = threading.Thread(target=self._run, name="umbel-session", daemon=True)
         self.bytes_up = 0
@@ -205,6 +207,7 @@ class Line:
         try:
             for raw in stream:
                 self._take(wire.parse_down(raw), len(raw), out)
+                self._compare_clocks()
         finally:
             with self._lock:
                 if self._out is out:  # it was up
@@ -245,12 +248,18 @@ class Line:
         self.epoch = down.welcome.epoch
         self._waited, self._cause, self._skew = FIRST_WAIT_S, "", ""
         self._out = out
-        wrong = skew(down.welcome.time, self._clock())
+        self._theirs = down.welcome.time, time.monotonic()
+        for seq, message in self._outbox.after(down.ack):
+            self._put(pb.Up(seq=seq, ack=self._inbox.ack(), message=message))
+
+    def _compare_clocks(self) -> None:
+        """Say so when this device's clock has come to differ from the gateway's."""
+        said, at = self._theirs
+        passed = int(time.monotonic() - at)
+        wrong = skew(said + passed, self._clock()) if said else ""
         if wrong and not self._warned:
             self._log(wrong)
         self._warned = bool(wrong)
-        for seq, message in self._outbox.after(down.ack):
-            self._put(pb.Up(seq=seq, ack=self._inbox.ack(), message=message))
 
     def _put(self, up: pb.Up) -> None:
         """Hand one message to the stream; the lock is held and the stream is up."""

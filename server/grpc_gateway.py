@@ -167,10 +167,11 @@ class Gateway:
                 self._core.sent(stream, len(data))
             if stream.ending is not None:
                 return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), BEAT)
-                continue
-            await context.write(stream.beat())
+            try:
+                async with asyncio.timeout(BEAT):
+                    await wake.wait()
+            except TimeoutError:
+                await context.write(stream.beat())
 
     # -- Upload and Fetch -------------------------------------------------------------------
 

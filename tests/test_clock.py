@@ -210,6 +210,8 @@ def test_a_clock_that_jumps_costs_a_device_its_rounds_only_while_it_is_wrong(
     assert ends == [(1, "finished", 4), (2, "aborted", 0), (2, "finished", 4), (3, "finished", 4)]
     assert [device.join().reason for device in devices] == [pb.REASON_GOODBYE] * 4
     assert any("refused: certificate" in line for line in devices[0].log)
+    jump = "this device's clock is 10 years ahead of the gateway's; set it (NTP)"
+    assert jump in devices[0].log
     run.close()
 
 
