@@ -193,7 +193,7 @@ class Sessions:
         fetches_goodbye = (
             session is not None
             and session.leaving
-            and (entry.hello.resume or (session.silent and _same(session, entry)))
+            and (entry.hello.resume or (_unaware(session) and _same(session, entry)))
         )
         if run is None or (run.over and not fetches_goodbye):
             what = "is over" if name in self._ended else "is not served here"
@@ -361,6 +361,11 @@ class Sessions:
         if session.stream is not None:
             session.stream.end(ending)
         self._emit(session.run, "left", node=session.node)
+
+
+def _unaware(session: Session) -> bool:
+    """Say whether the node may not know of its session: it broke before it had all been written."""
+    return session.silent and session.written < session.outbox.sent
 
 
 def _same(session: Session, entry: Entry) -> bool:

@@ -41,7 +41,7 @@ class Stream:
             self._welcomed = True
             yield self._down(welcome=pb.Welcome(epoch=self.epoch, time=self._time))
         for seq, message in session.outbox.after(self._written):
-            self._written = seq
+            self._written = session.written = seq
             yield self._down(seq=seq, message=message)
         if session.inbox.owes:
             yield self.beat()
@@ -79,6 +79,8 @@ class Session:
         """When there was a sign of the node; infinity while this process does not listen."""
         self.deserted = False
         """Whether its run has no ServerApp."""
+        self.written = 0
+        """Number of the newest message that was handed to a stream."""
         self.leaving = False
         """Whether it was sent goodbye: it may come back for that, and for nothing else."""
         self.fence = 0
