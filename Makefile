@@ -52,7 +52,7 @@ mutants: $(TEST)/stamp
 
 kernels: $(KERN)/stamp
 	$(KERN)/bin/python -m pytest tests/test_robust_kernels.py \
-	  tests/test_trimmed_stream.py $(ARGS)
+	  tests/test_trimmed_stream.py tests/test_triton_tiles.py $(ARGS)
 
 brute: $(TEST)/stamp
 	$(TEST)/bin/python -m pytest -m "slow or not slow" tests/test_bruteforce.py tests/test_run_check.py \

@@ -11,6 +11,7 @@ Averaging  fedavg.py is the rule, torch_fedavg.py the rule over one flat vector,
 Robustness selection_network.py picks ranks without a sort, for the rules a coordinate at a time;
            gram.py has the rules that look at distances, from inner products alone.
            numpy_tiles.py are the kernels over the clients' rows, numba_tiles.py their compiled
-           form and torch_tiles.py the one for any device; trimmed_stream.py is the trimmed mean
-           of updates that come one by one. robust_rules.py names the rules and runs a round.
+           form, torch_tiles.py the one for any device and triton_tiles.py the one for a GPU;
+           trimmed_stream.py is the trimmed mean of updates that come one by one.
+           robust_rules.py names the rules and runs a round.
 """
