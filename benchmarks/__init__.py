@@ -13,4 +13,5 @@ fold         fold.py: updates into a sum; torch_fold.py has Umbel and the limit,
 unmask       unmask.py: masks off a sum; flower_masks.py is the peer.
 step         step.py: the model moves by the mean; torch_steps.py, and flower_step.py as the peer.
 gpu          gpu.py: bits and rates of a CUDA device, by torch_gpu.py.
+robust       robust.py: the robust rules on one thread; flower_robust.py has the peers.
 """
