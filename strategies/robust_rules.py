@@ -39,6 +39,7 @@ import numpy as np
 from . import gram as rules
 from . import selection_network as networks
 from .numpy_tiles import NumpyTiles
+from .trimmed_stream import Passes
 from ..protocol.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     Matrix = NDArray[np.float64]
 
 
-class Tiles(Protocol):
+class Tiles(Passes, Protocol):
     """The kernels over rows; numpy_tiles.py says what each does."""
 
     name: str
