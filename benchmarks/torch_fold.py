@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from .layer_sizes import layer_sizes
 from .record import Measurement, interleave
 from ..protocol.errors import VoidRound
 from ..server.core import torch_folds as folds
+from ..server.core import torch_kernels as kernels
 from ..server.core.shards import shards
 
 if TYPE_CHECKING:
@@ -29,17 +31,17 @@ _STREAM = 12
 _NEAR = 1e-5
 
 
-def traffic(clients: int) -> dict[str, float]:
+def traffic(clients: int, compiled: bool) -> dict[str, float]:
     """Return the bytes that a value of an update moves between core and memory, by case.
 
-    A float fold reads and writes the accumulator once a batch, those by tiles once for all
-    updates; a sparse value fetches and writes back a cache line of it.
+    A fold reads and writes the accumulator once a batch, one by tiles once for all updates; a
+    sparse value fetches and writes back a cache line of it.
     """
-    once = 8 / clients
+    once, batch = 8 / clients, 8 / min(clients, 8 if compiled else folds.BATCH)
     return {
-        "float/threads=1": 4 + 8 / min(folds.BATCH, clients),
-        "float/threads=2": 4 + 8 / min(folds.BATCH, clients),
-        "ring/threads=1": 4 + once,
+        "float/threads=1": 4 + batch,
+        "float/threads=2": 4 + batch,
+        "ring/threads=1": 4 + (batch if compiled else once),
         "bf16/threads=1": 2 + once,
         "int8/threads=1": 1 + once,
         "sparse/threads=1": (4 + 4 + 2 * _LINE) / DENSITY,
@@ -74,12 +76,14 @@ class Race:
 
     def cases(self) -> Iterator[Measurement]:
         """Compare the two means, measure, then yield the cases."""
+        said = "compiled by numba" if kernels.compiled() else "in torch: numba is not installed"
+        print(f"umbel bench fold: float and ring folds run {said}", file=sys.stderr, flush=True)
         self._agree()
         calls: dict[str, Callable[[], object]] = {
-            "float/threads=1": lambda: folds.fold(self._total, self._rows, self._weights),
+            "float/threads=1": lambda: kernels.fold(self._total, self._rows, self._weights),
             "float/pair": self._pair,
             "float/threads=2": lambda: self._both(self._part),
-            "ring/threads=1": lambda: folds.fold_ring(self._words, self._ring),
+            "ring/threads=1": lambda: kernels.fold_ring(self._words, self._ring),
             "bf16/threads=1": lambda: self._cast(self._narrow),
             "int8/threads=1": lambda: self._cast(self._small),
             "sparse/threads=1": self._sparse,
@@ -99,7 +103,8 @@ class Race:
         finally:
             torch.set_num_threads(threads)
             self._pool.shutdown()
-        yield from measurements(found, len(self._rows), self._total.numel())
+        clients, params = self._rows.shape
+        yield from measurements(found, clients, params, kernels.compiled() is not None)
 
     def _agree(self) -> None:
         """Compare Flower's mean with this one's, in which no value is far from 0.
@@ -107,7 +112,7 @@ class Race:
         Raises:
             VoidRound: They differ by more than rounding.
         """
-        folds.fold(self._total.zero_(), self._rows, self._weights)
+        kernels.fold(self._total.zero_(), self._rows, self._weights)
         theirs = torch.from_numpy(flower.flat(flower.aggregate(self._replies)))
         apart = float((self._total / self._weights.sum() - theirs).abs().max())
         if not apart <= _NEAR:
@@ -126,13 +131,13 @@ class Race:
             done.result()
 
     def _part(self, low: int, high: int) -> None:
-        folds.fold(self._total[low:high], self._rows[:, low:high], self._weights)
+        kernels.fold(self._total[low:high], self._rows[:, low:high], self._weights)
 
     def _pair(self) -> None:
         one, other = self._total, self._other
         for first in range(0, len(self._rows), FLIP):
             some = slice(first, first + FLIP)
-            folds.fold(one, self._rows[some], self._weights[some], other)
+            kernels.fold(one, self._rows[some], self._weights[some], other)
             one, other = other, one
 
     def _cast(self, rows: torch.Tensor) -> None:
@@ -151,13 +156,16 @@ class Race:
             total[low:high].add_(row[low:high], alpha=0.5)
 
 
-def measurements(found: dict[str, list[float]], clients: int, params: int) -> Iterator[Measurement]:
+def measurements(
+    found: dict[str, list[float]], clients: int, params: int, compiled: bool
+) -> Iterator[Measurement]:
     """Yield the cases from seconds, in GB/s of updates.
 
     Args:
         found: Seconds by case, and of "peer", "read", "stream/1" and "stream/2".
         clients: Updates.
         params: Values of each.
+        compiled: Whether numba's folds ran.
     """
     nbytes = 4.0 * clients * params
     rates = {name: [nbytes / one / 1e9 for one in seconds] for name, seconds in found.items()}
@@ -174,7 +182,7 @@ def measurements(found: dict[str, list[float]], clients: int, params: int) -> It
             limit_name=limit_name,
         )
 
-    for name, moved in traffic(clients).items():
+    for name, moved in traffic(clients, compiled).items():
         stream = "stream/2" if name.endswith("=2") else "stream/1"
         said = f"STREAM accumulate at {moved:.3g} bytes a value"
         yield case(name, "peer", stream, said, _STREAM / moved)

@@ -12,20 +12,27 @@ import torch
 from umbel.benchmarks import flower_fold, fold, torch_fold
 from umbel.benchmarks.layer_sizes import layer_sizes
 from umbel.protocol.errors import SettingsError, VoidRound
-from umbel.server.core import torch_folds
+from umbel.server.core import torch_kernels
 
 
-def _lines(**seconds: float) -> dict[str, dict[str, object]]:
+def _lines(seconds: dict[str, float]) -> dict[str, dict[str, object]]:
     """Return the cases of 4 clients with 750 million parameters: 12 GB; 1 s each unless given."""
-    names = [*torch_fold.traffic(4), "float/pair", "read", "peer", "stream/1", "stream/2"]
+    names = [
+        *torch_fold.traffic(4, compiled=False),
+        "float/pair",
+        "read",
+        "peer",
+        "stream/1",
+        "stream/2",
+    ]
     found = {name: [seconds.get(name, 1.0)] for name in names}
-    return {m.case: m.line() for m in torch_fold.measurements(found, 4, 750_000_000)}
+    return {m.case: m.line() for m in torch_fold.measurements(found, 4, 750_000_000, False)}
 
 
 def test_the_figures_of_a_case_by_hand() -> None:
     # 12 GB of updates in 1 s. STREAM took 1.5 s for 36 GB of traffic, 24 GB/s; at 6 bytes of
     # traffic (4, and 8 for a batch of 4) for 4 of an update it would take updates at 16 GB/s.
-    lines = _lines(**{"peer": 8.0, "stream/1": 1.5, "stream/2": 0.75})
+    lines = _lines({"peer": 8.0, "stream/1": 1.5, "stream/2": 0.75})
     one = lines["float/threads=1"]
     assert (one["umbel"], one["peer"], one["ratio"]) == (12.0, 1.5, 8.0)
     assert (one["limit"], one["of_limit"]) == (16.0, 0.75)
@@ -37,8 +44,14 @@ def test_the_figures_of_a_case_by_hand() -> None:
     assert lines["sparse/threads=1"]["limit"] == pytest.approx(24 * 4 / 1.36, rel=1e-3)
 
 
+def test_the_traffic_of_eight_rows_in_a_compiled_pass() -> None:
+    compiled, torch_s = torch_fold.traffic(32, compiled=True), torch_fold.traffic(32, False)
+    assert (compiled["float/threads=1"], compiled["ring/threads=1"]) == (5.0, 5.0)
+    assert (torch_s["float/threads=1"], torch_s["ring/threads=1"]) == (6.0, 4.25)
+
+
 def test_reading_the_updates_is_the_other_limit_and_in_place_the_peer_of_the_pair() -> None:
-    lines = _lines(**{"read": 0.8, "float/pair": 1.25})
+    lines = _lines({"read": 0.8, "float/pair": 1.25})
     assert (lines["float/read"]["umbel"], lines["float/read"]["of_limit"]) == (12.0, 0.8)
     pair = lines["float/pair"]
     assert (pair["ratio"], pair["peer_name"], pair["of_limit"]) == (0.8, "in place", 0.64)
@@ -57,7 +70,7 @@ def test_threads_are_given_back() -> None:
 
 
 def test_a_fold_that_is_not_the_mean_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_folds, "fold", lambda *_: None)
+    monkeypatch.setattr(torch_kernels, "fold", lambda *_: None)
     with pytest.raises(VoidRound, match="the means of Umbel and Flower differ"):
         list(fold.run(params=1000, clients=2, runs=1))
 

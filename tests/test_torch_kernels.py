@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 import torch
 from Crypto.Cipher import ChaCha20 as OtherChaCha20
 
+from umbel.protocol.errors import SettingsError
+from umbel.server.core import torch_kernels
 from umbel.server.core.torch_kernels import KERNELS
 
 STREAMS = [(hashlib.sha256(bytes([i])).digest(), 1 - 2 * (i % 2)) for i in range(5)]
@@ -27,7 +30,12 @@ def _arguments(name: str, length: int) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("length", [1, 16, 1023, 70_001])
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_is_its_reference(name: str, length: int) -> None:
+@pytest.mark.parametrize("numba", [True, False], ids=["numba", "torch"])
+def test_a_kernel_is_its_reference(
+    name: str, length: int, numba: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not numba:
+        monkeypatch.setattr(torch_kernels, "compiled", lambda: None)
     kernel, arguments = KERNELS[name], _arguments(name, length)
     dtype = torch.float32 if name == "fold" else torch.int32
     ours, reference = torch.ones(length, dtype=dtype), torch.ones(length, dtype=dtype)
@@ -50,3 +58,33 @@ def test_an_unmasked_shard_is_that_of_another_library() -> None:
         noise = np.frombuffer(cipher.encrypt(bytes(4000)), "<u4")
         expected = expected + noise if sign > 0 else expected - noise
     assert np.array_equal(total.numpy().view(np.uint32), expected)
+
+
+@pytest.mark.parametrize("name", ["fold", "ringsum"])
+def test_a_pair_goes_into_the_other_and_leaves_the_first(name: str) -> None:
+    arguments = _arguments(name, 2000)
+    total = torch.ones(2000, dtype=torch.float32 if name == "fold" else torch.int32)
+    other, reference = torch.zeros_like(total), total.clone()
+    KERNELS[name].run(total, *arguments, other)
+    KERNELS[name].run(reference, *arguments)
+    assert torch.equal(other, reference)
+    assert torch.equal(total, torch.ones_like(total))
+
+
+def test_compiled_folds_check_their_buffers_too() -> None:
+    with pytest.raises(SettingsError, match="fold rows"):
+        KERNELS["fold"].run(torch.zeros(8), torch.ones(2, 4), torch.ones(2))
+    with pytest.raises(SettingsError, match="fold rows"):
+        KERNELS["ringsum"].run(torch.zeros(8).int(), torch.ones(2, 8))
+
+
+def test_without_numba_torch_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, f"{torch_kernels.__package__}.numba_folds", None)
+    torch_kernels.compiled.cache_clear()
+    try:
+        assert torch_kernels.compiled() is None
+        total = torch.zeros(4)
+        KERNELS["fold"].run(total, torch.ones(2, 4), torch.tensor([1.0, 2.0]))
+        assert total.tolist() == [3.0] * 4
+    finally:
+        torch_kernels.compiled.cache_clear()

@@ -17,7 +17,7 @@ rank killed in the middle repeats the batch. Integers in torch wrap around; uint
 int32, for torch has no sum of unsigned words.
 
 Not here: weights' meaning and the last division (the caller's), exact sums (torch_exact.py), the
-world of one that serves today (world.py).
+compiled form of the first two (numba_folds.py), the world of one that serves today (world.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 from ...protocol.errors import BadUpdate, SettingsError
 
 BATCH = 4
-"""Rows of one addmv (docs/decisions/0053)."""
+"""Rows of one addmv (docs/decisions/0053-folds-are-compiled.md)."""
 TILE = 1 << 16
 """Columns that are widened at once: 1 MiB for a batch of rows, which stays in the cache."""
 RING_TILE = 1 << 18
@@ -51,7 +51,7 @@ def fold(
     Raises:
         SettingsError: Shapes or dtypes do not fit.
     """
-    _fits(total, rows, weights, other, {total.dtype})
+    fits(total, rows, weights, other, {total.dtype})
     source, target = total, total if other is None else other
     for first in range(0, len(rows), BATCH):
         batch = rows[first : first + BATCH]
@@ -68,7 +68,7 @@ def fold_each(
     other: torch.Tensor | None = None,
 ) -> None:
     """Do what `fold` does one row at a time: the reference, and the fall-back."""
-    _fits(total, rows, weights, other, {total.dtype})
+    fits(total, rows, weights, other, {total.dtype})
     target = total if other is None else other.copy_(total)
     for row, weight in zip(rows, weights.tolist(), strict=True):
         target.add_(row, alpha=weight)
@@ -93,7 +93,7 @@ def fold_cast(
     Raises:
         SettingsError: Shapes or dtypes do not fit.
     """
-    _fits(total, rows, weights, other, {torch.bfloat16, torch.float16, torch.int8})
+    fits(total, rows, weights, other, {torch.bfloat16, torch.float16, torch.int8})
     if tile.dtype != total.dtype or tile.stride()[1:] != (1,) or not tile.numel():
         raise SettingsError("fold tile", f"(rows, columns) of {total.dtype}", _said(tile))
     target = total if other is None else other
@@ -126,7 +126,7 @@ def fold_ring(total: torch.Tensor, rows: torch.Tensor, other: torch.Tensor | Non
     Raises:
         SettingsError: Shapes or dtypes do not fit.
     """
-    _fits(total, rows, None, other, {torch.int32, torch.int64})
+    fits(total, rows, None, other, {torch.int32, torch.int64})
     target = total if other is None else other
     # A GPU has no such cache, and each operation on it is a launch.
     width = RING_TILE if total.device.type == "cpu" else max(len(total), 1)
@@ -146,7 +146,7 @@ def fold_ring(total: torch.Tensor, rows: torch.Tensor, other: torch.Tensor | Non
 
 def ring_each(total: torch.Tensor, rows: torch.Tensor, other: torch.Tensor | None = None) -> None:
     """Do what `fold_ring` does one message at a time: the reference, and the fall-back."""
-    _fits(total, rows, None, other, {torch.int32, torch.int64})
+    fits(total, rows, None, other, {torch.int32, torch.int64})
     target = total if other is None else other.copy_(total)
     for row in rows:
         target.add_(row)
@@ -224,14 +224,18 @@ def words(buffer: bytearray | memoryview, split: int) -> tuple[torch.Tensor, tor
     return low, torch.frombuffer(view[split:], dtype=torch.int64) if rest else empty[1]
 
 
-def _fits(
+def fits(
     total: torch.Tensor,
     rows: torch.Tensor,
     weights: torch.Tensor | None,
     other: torch.Tensor | None,
     dtypes: set[torch.dtype],
 ) -> None:
-    """Refuse buffers that do not belong together, before any is written."""
+    """Refuse buffers that do not belong together, before any is written.
+
+    Raises:
+        SettingsError: A shape or dtype is another than that of the rows or the accumulator.
+    """
     if rows.dtype not in dtypes or rows.shape != (len(rows), len(total)):
         names = " or ".join(sorted(map(str, dtypes)))
         raise SettingsError("fold rows", f"(k, {len(total)}) of {names}", _said(rows))
