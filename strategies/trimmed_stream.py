@@ -44,9 +44,16 @@ class TrimmedStream:
         if cut < 0:
             raise SettingsError("trimmed mean", "a cut of 0 or more", cut)
         self._kernels = kernels
-        self._bottom = np.full((cut, shard), np.inf, np.float32)
-        self._top = np.full((cut, shard), -np.inf, np.float32)
-        self._middle = np.zeros(shard, np.float32)
+        self._lists = np.empty((2, cut, shard), np.float32)
+        self._middle = np.empty(shard, np.float32)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new round in the same memory, with the first cut."""
+        self._bottom, self._top = self._lists
+        self._bottom.fill(np.inf)
+        self._top.fill(-np.inf)
+        self._middle.fill(0.0)
         self._seen = 0
 
     @property
@@ -61,8 +68,8 @@ class TrimmedStream:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the state, before any `shrink`."""
-        return self._bottom.nbytes + self._top.nbytes + self._middle.nbytes
+        """Bytes of the state."""
+        return self._lists.nbytes + self._middle.nbytes
 
     def update(self, rows: Floats) -> None:
         """Take one update (shard,) or several (m, shard); several at once move the state once."""

@@ -117,6 +117,19 @@ def test_memory_is_two_lists_and_a_sum() -> None:
     assert TrimmedStream(1000, 4, NUMPY).nbytes == (2 * 4 + 1) * 1000 * 4
 
 
+@every_form
+def test_the_next_round_has_the_same_memory_and_the_first_cut(kernels: NumpyTiles) -> None:
+    rows = np.random.default_rng(2).integers(-99, 99, (9, 60)).astype(np.float32)
+    stream = TrimmedStream(60, 3, kernels)
+    stream.update(rows[::-1] * np.float32(1000))
+    stream.shrink(1)
+    held = stream.nbytes
+    stream.reset()
+    stream.update(rows)
+    assert (stream.nbytes, stream.cut, stream.seen) == (held, 3, 9)
+    assert mean_of(stream, 60) == pytest.approx(exact(rows, 3), rel=1e-6, abs=1e-6)
+
+
 def test_the_result_may_be_read_between_updates() -> None:
     stream = TrimmedStream(1, 1, NUMPY)
     for value, mean in ((1, None), (5, None), (3, 3.0), (4, 3.5)):
