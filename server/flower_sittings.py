@@ -107,7 +107,8 @@ class Sittings:
                     return self._sit(core, resumed=resumed)
             except CoreLost as error:
                 _log.warning("the core service is gone (%s): waiting for it", error)
-            core, resumed = self._core_again(), True
+            resumed, drain = True, self._drain
+            core = opened(self._federation, self.settings, CORE_BACK_S, lambda: drain.asked)
             _log.info("the core service is back; run %s goes on", self.settings.run)
 
     def _sit(self, core: CoreClient, *, resumed: bool) -> tuple[Coordinator, RoundFailed | None]:
@@ -175,17 +176,31 @@ class Sittings:
                 coordinator.begin(now)
         return coordinator.failure
 
-    def _core_again(self) -> CoreClient:
-        """Return a connection to the next core service."""
-        until = time.monotonic() + CORE_BACK_S
-        while True:
-            try:
-                return CoreClient.open(self._federation, self.settings.run, self.settings.scheme)
-            except StateError as error:
-                if time.monotonic() >= until or self._drain.asked:
-                    waited = f"it back within {CORE_BACK_S:.0f} s"
-                    raise StateError("core service", waited, error) from error
-            time.sleep(LOOK_S)
+
+def opened(
+    federation: Path, settings: RunSettings, wait: float, asked: Callable[[], str] = str
+) -> CoreClient:
+    """Return a connection to the core service, which may take `wait` seconds to be there.
+
+    Args:
+        federation: The federation's directory, where its socket is.
+        settings: The run.
+        wait: Seconds; 0 asks once.
+        asked: Says whether the run was told to end meanwhile; then nothing is waited for.
+
+    Raises:
+        StateError: It is not there in time, or refuses the run.
+    """
+    until = time.monotonic() + wait
+    while True:
+        try:
+            return CoreClient.open(federation, settings.run, settings.scheme)
+        except StateError as error:
+            if not wait:
+                raise
+            if time.monotonic() >= until or asked():
+                raise StateError("core service", f"it back within {wait:.0f} s", error) from error
+        time.sleep(LOOK_S)
 
 
 def _stopped(coordinator: Coordinator, drain: Drain) -> RoundFailed:

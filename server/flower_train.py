@@ -22,11 +22,10 @@ from flwr.app import Array, ArrayRecord
 
 from . import registry
 from .consistency import check_clients
-from .core_client import CoreClient
 from .draining import Drain
 from .flower_app_settings import merged, of_running_app
 from .flower_invitations import Invitations
-from .flower_sittings import Learned, Sittings, check_settings
+from .flower_sittings import CORE_BACK_S, Learned, Sittings, check_settings, opened
 from .initial import INIT, first_model
 from .ledger_file import is_blank
 from .run_config import Value, new_run_id, run_settings, tables
@@ -131,7 +130,8 @@ def _run(
 ) -> Result:
     """Open the core and the run's directory, and go through the rounds."""
     federation = _federation()
-    core = CoreClient.open(federation, settings.run, settings.scheme)
+    # What killed the ServerApp may have killed the core: it comes back, too.
+    core = opened(federation, settings, CORE_BACK_S if os.environ.get(RESUME) == "1" else 0.0)
     with (
         core,
         _directory(settings, grid) as directory,

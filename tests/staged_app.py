@@ -155,7 +155,7 @@ from flwr.serverapp import ServerApp
 import umbel
 from staged.hooks import METRICS, STAGE, note, wait_while
 from umbel.protocol import messages_pb2 as pb
-from umbel.server import core_client, flower_sittings, flower_train
+from umbel.server import core_client, flower_sittings
 
 app = ServerApp()
 
@@ -181,7 +181,7 @@ class Staged(core_client.CoreClient):
         return found
 
 
-flower_train.CoreClient = flower_sittings.CoreClient = Staged
+flower_sittings.CoreClient = Staged
 
 
 @app.main()
