@@ -107,8 +107,8 @@ class Sittings:
                     return self._sit(core, resumed=resumed)
             except CoreLost as error:
                 _log.warning("the core service is gone (%s): waiting for it", error)
-            resumed, drain = True, self._drain
-            core = opened(self._federation, self.settings, CORE_BACK_S, lambda: drain.asked)
+            core = opened(self._federation, self.settings, CORE_BACK_S, self._drain)
+            resumed = True
             _log.info("the core service is back; run %s goes on", self.settings.run)
 
     def _sit(self, core: CoreClient, *, resumed: bool) -> tuple[Coordinator, RoundFailed | None]:
@@ -178,7 +178,7 @@ class Sittings:
 
 
 def opened(
-    federation: Path, settings: RunSettings, wait: float, asked: Callable[[], str] = str
+    federation: Path, settings: RunSettings, wait: float, drain: Drain | None = None
 ) -> CoreClient:
     """Return a connection to the core service, which may take `wait` seconds to be there.
 
@@ -186,7 +186,7 @@ def opened(
         federation: The federation's directory, where its socket is.
         settings: The run.
         wait: Seconds; 0 asks once.
-        asked: Says whether the run was told to end meanwhile; then nothing is waited for.
+        drain: Knows whether the run was told to end; then nothing is waited for.
 
     Raises:
         StateError: It is not there in time, or refuses the run.
@@ -198,7 +198,7 @@ def opened(
         except StateError as error:
             if not wait:
                 raise
-            if time.monotonic() >= until or asked():
+            if time.monotonic() >= until or (drain is not None and drain.asked):
                 raise StateError("core service", f"it back within {wait:.0f} s", error) from error
         time.sleep(LOOK_S)
 

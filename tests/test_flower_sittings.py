@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from umbel.protocol.errors import StateError
+from umbel.server.draining import Drain
 from umbel.server.flower_sittings import opened
 from umbel.server.settings import RunSettings
 from umbel.tests.federations import PARAMS, core, made
@@ -51,7 +52,8 @@ def test_a_new_run_waits_for_none(federation: DevFederation) -> None:
 
 
 def test_whoever_tells_the_run_to_end_is_heard(federation: DevFederation) -> None:
-    began = time.monotonic()
+    began, drain = time.monotonic(), Drain()
+    drain.asked = "SIGTERM"
     with pytest.raises(StateError, match="expected it back"):
-        opened(federation.folder, RUN, 60.0, lambda: "SIGTERM")
+        opened(federation.folder, RUN, 60.0, drain)
     assert time.monotonic() - began < 30
