@@ -41,7 +41,7 @@ def first_model(own: Mapping[str, NDArray[Any]], file: Path | None) -> Mapping[s
         with safetensors.safe_open(file, "numpy") as opened:
             found = opened.get_tensors()
         manifest.check(found, str(file))
-    except (OSError, TypeError, safetensors.SafetensorError) as error:
+    except (OSError, TypeError, ValueError, safetensors.SafetensorError) as error:
         raise SettingsError(f"--init {file}", "a safetensors file", str(error), move) from error
     except PeerError as error:
         raise SettingsError(

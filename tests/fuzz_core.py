@@ -275,6 +275,7 @@ def _ups() -> list[bytes]:
 CORE = (
     Parser(
         name="core_wire commands, bytes", errors=(Malformed,), secrets=(KEY,), parse=_commands,
+        spare=core_wire._FIRST,
         make=lambda: [packed(c) for c in COMMANDS] + [b"".join(packed(c) for c in COMMANDS)],
     ),
     Parser(

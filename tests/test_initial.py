@@ -59,7 +59,14 @@ def test_another_model_is_named(tmp_path: Path, other: dict[str, NDArray[Any]], 
     assert "umbel runs export" in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no model", b"\xff" * 64])
+TOO_LONG = b'{"w":{"dtype":"F32","shape":[0,9223372036854775808],"data_offsets":[0,0]}}'
+"""An empty array with a length that numpy does not take."""
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"no model", b"\xff" * 64, len(TOO_LONG).to_bytes(8, "little") + TOO_LONG],
+)
 def test_what_is_no_model_is_one_line(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "m.safetensors"
     if content is not None:
