@@ -28,7 +28,7 @@ from umbel.strategies.flower_fedavg import _arrays
 from umbel.strategies.task import Site
 from umbel.tests.actors import agreed
 from umbel.tests.fuzz_protocol import ARRAYS
-from umbel.tests.fuzzing import Parser
+from umbel.tests.fuzzing import LINE, Parser
 from umbel.tests.gateway import Numbers
 
 if TYPE_CHECKING:
@@ -241,6 +241,7 @@ CLIENTS = (
         name="child's answers", form="json", errors=(Malformed, Refused), parse=_answers,
         spare=RESERVED,
         make=lambda: [answer[16:] for answer in _some_answers()],
+        echo=LINE,  # a task's own words about its failure, which stay on the device
         seal=lambda text: b"UMBP" + len(text).to_bytes(4, "little") + bytes(8) + text,
     ),
     Parser(

@@ -54,6 +54,8 @@ class Parser:
     """Bytes of memory for each byte of input."""
     spare: int = 4 << 20
     """Bytes of memory that do not grow with the input."""
+    echo: int = ECHO
+    """Characters of the input that a message may repeat at a stretch."""
     secrets: tuple[bytes, ...] = ()
     """What no message may hold."""
 
@@ -127,8 +129,10 @@ def _check_line(parser: Parser, data: bytes, said: str) -> None:
     assert len(said) <= LINE, f"{parser.name}: {len(said)} characters: {said[:200]}"
     assert said.isprintable(), f"{parser.name}: {said!a}"
     shown = data.decode("utf-8", "replace")
-    for at in range(0, len(said) - ECHO, 16):
-        assert said[at : at + ECHO] not in shown, f"{parser.name} repeats its input: {said[:400]}"
+    for at in range(0, len(said) - parser.echo, 16):
+        assert said[at : at + parser.echo] not in shown, (
+            f"{parser.name} repeats its input: {said[:400]}"
+        )
     for secret in parser.secrets:
         assert secret.hex() not in said, f"{parser.name} tells a secret"
         assert repr(secret)[2:-1] not in said, f"{parser.name} tells a secret"
