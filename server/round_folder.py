@@ -139,6 +139,12 @@ def read(folder: Path, run: str, number: int) -> Round:
     return found
 
 
+_NO_MANIFEST = (
+    OSError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError, PeerError,
+)  # fmt: skip
+"""What reading a text that is no manifest may raise; 1e999 is a number to JSON."""
+
+
 def read_manifest(folder: Path, run: str, number: int) -> Round:
     """Return what a round's manifest says, without its arrays.
 
@@ -149,7 +155,7 @@ def read_manifest(folder: Path, run: str, number: int) -> Round:
     try:
         _check_folder(folder)
         return _parse(read_file(path, MANIFEST_LIMIT), path, run, number)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError, PeerError) as error:
+    except _NO_MANIFEST as error:
         expected = f"the manifest of round {number} of {run}"
         raise StateError(str(path), expected, why(error), _MOVE) from error
 

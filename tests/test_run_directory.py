@@ -1,6 +1,8 @@
 """The directory of a run: whole or not at all, hashed again at reading, kept by the rule."""
 
+import hashlib
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -149,6 +151,17 @@ def test_a_damaged_length_takes_no_memory(run: RunDirectory) -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 1 << 20
+
+
+def test_a_number_that_is_none_is_no_row_of_the_ledger(run: RunDirectory) -> None:
+    """JSON knows 1e999; a text with its own right hash may say it."""
+    path = write(run, 3) / "manifest.json"
+    body, _ = json.loads(path.read_bytes())
+    body["ledger"][0] = math.inf
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    path.write_text(f'[{text},"{hashlib.sha256(text.encode()).hexdigest()}"]\n')
+    with pytest.raises(StateError, match="expected the manifest of round 3"):
+        run.read_round(3)
 
 
 def test_another_rounds_folder_is_no_substitute(run: RunDirectory) -> None:
