@@ -1,7 +1,7 @@
 """Logs that stay small: what a program's log has beyond a bound is moved to one older file.
 
     logs/core.log      what the program writes now, at most LOG_BYTES and what came since a look
-    logs/core.log.1    the LOG_BYTES before it
+    logs/core.log.1    the LOG_BYTES before it, and of what came while they were copied a MiB
 
 Programs hold their logs open for append, and cannot be told to open another file. So the log is
 copied and then cut to nothing: the next line is its first. A line that is written between the two
@@ -38,7 +38,9 @@ def _turn(log: Path, limit: int) -> None:
         with open(log, "rb") as source, open(copy, "wb", opener=private) as target:
             source.seek(-limit, os.SEEK_END)
             source.readline(_PIECE)  # begin with a whole line
-            while piece := source.read(_PIECE):
+            while (room := limit + _PIECE - target.tell()) and (
+                piece := source.read(min(room, _PIECE))
+            ):
                 target.write(piece)
         copy.replace(older)
     except FileNotFoundError:

@@ -249,7 +249,7 @@ def test_no_masks_shares_or_updates_are_on_the_disk(tmp_path: Path) -> None:
 def test_a_run_that_exists_is_not_written_over(tmp_path: Path) -> None:
     first = simulate(tmp_path, rounds=1, in_process=True)
     before = {p: p.read_bytes() for p in first.path.rglob("*") if p.is_file()}
-    with pytest.raises(StateError, match="expected a new run, got File exists; choose another id"):
+    with pytest.raises(StateError, match="expected a new run, got one that exists; choose another"):
         simulate(tmp_path, rounds=1, in_process=True, seed=5)
     assert before == {p: p.read_bytes() for p in first.path.rglob("*") if p.is_file()}
 

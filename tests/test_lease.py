@@ -95,7 +95,7 @@ def running(pid: int) -> bool:
     """Tell whether a process is there, and no zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second between opening and reading
         return False
     return state != "Z"
 

@@ -150,7 +150,8 @@ def test_rule_1_and_the_certificates() -> None:
         roster.entries = first + third + second
 
     def forged(roster: pb.Roster) -> None:
-        roster.certificates[1] = roster.certificates[1][:-1] + b"\0"
+        good = roster.certificates[1]
+        roster.certificates[1] = good[:-1] + bytes([good[-1] ^ 1])
 
     def unreadable(roster: pb.Roster) -> None:
         """Of another purpose: the library stumbles over the subject when it says whose it is."""

@@ -332,7 +332,8 @@ def test_umbel_runs_knows_it(
     assert simulate("--run", "mine", "--in-process", "--drop-at", "masked:1@3")[0] == 0
     assert (tmp_path / "home" / "runs" / "mine" / "ledger.sqlite").is_file()
     assert cli.main(["runs", "list"]) == 0
-    assert re.fullmatch(r"mine  \S+  3  finished\n", capsys.readouterr().out)
+    _, listed = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"mine  \S+  3       finished", listed)
     assert cli.main(["runs", "show", "mine"]) == 0
     shown = capsys.readouterr().out
     assert "secure aggregation: on (development CA)\n" in shown
