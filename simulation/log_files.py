@@ -38,10 +38,12 @@ def _turn(log: Path, limit: int) -> None:
         with open(log, "rb") as source, open(copy, "wb", opener=private) as target:
             source.seek(-limit, os.SEEK_END)
             source.readline(_PIECE)  # begin with a whole line
-            while (room := limit + _PIECE - target.tell()) and (
-                piece := source.read(min(room, _PIECE))
-            ):
-                target.write(piece)
+            written = whole = 0
+            while piece := source.read(min(limit + _PIECE - written, _PIECE)):
+                if b"\n" in piece:
+                    whole = written + piece.rindex(b"\n") + 1
+                written += target.write(piece)
+            target.truncate(whole)  # a line that is being written, or does not fit, is cut off
         copy.replace(older)
     except FileNotFoundError:
         raise

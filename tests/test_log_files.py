@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     import pytest
 
 LINES = 20_000
-TALK = (
-    "import sys\n"
-    f"for n in range({LINES}):\n"
-    "    print(f'line {n:06d} ' + 'x' * 100, flush=True)\n"
-    "print('over', flush=True)\n"
-    "import time; time.sleep(600)\n"
-)
+TALK = f"""
+import sys, time
+for n in range({LINES}):
+    sys.stdout.write(f'line {{n:06d}} ' + 'x' * 100 + chr(10))
+while True:
+    sys.stdout.write('over' + chr(10))
+    time.sleep(0.05)
+"""
 
 
 def numbers(path: Path) -> list[int]:
@@ -52,7 +53,7 @@ def test_a_program_that_never_stops_talking(
         assert 0 < most <= limit + (1 << 20)  # it goes on talking while its log is copied
         kept = numbers(older) + numbers(log)
         assert kept == sorted(set(kept))
-        assert kept[-1] == LINES - 1
+        assert kept[-1] > LINES - 1000  # what comes between the copy and the cut is lost
         assert stat.S_IMODE(older.stat().st_mode) == 0o600
         assert sorted(p.name for p in log.parent.iterdir()) == ["talker.log", "talker.log.1"]
 
