@@ -323,7 +323,14 @@ class Ledger:
         """Turn what a row that nobody wrote does to its reader into one line."""
         try:
             yield
-        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except (
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
             raise StateError(
                 str(self.path), "rows as they were written", error,
                 "restore the file from a backup; do not resume from it",

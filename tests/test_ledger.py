@@ -276,3 +276,14 @@ def test_a_metric_that_no_float_holds_is_damage(ledger: Ledger) -> None:
         pytest.raises(StateError, match="rows as they were written, got int too large"),
     ):
         again.rounds()
+
+
+@pytest.mark.parametrize(("table", "column"), [("run", "config"), ("round", "roster")])
+def test_a_column_of_another_name_is_damage(ledger: Ledger, table: str, column: str) -> None:
+    ledger.close()
+    edit(ledger.path, f"ALTER TABLE {table} RENAME COLUMN {column} TO other")
+    with (
+        Ledger(ledger.path, read_only=True) as again,
+        pytest.raises(StateError, match="rows as they were written"),
+    ):
+        again.run() if table == "run" else again.rounds()
