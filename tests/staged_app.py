@@ -124,11 +124,12 @@ def kept_put(self, up):
     put(self, up)
 
 
-def stalled_frames(granted, action, transfer, done):
-    total = len(action.buffer)
-    for number, frame in enumerate(frames(granted, action, transfer, done)):
+def stalled_frames(granted, action, transfer, done, pace):
+    total, sent = len(action.buffer), 0
+    for frame in frames(granted, action, transfer, done, pace):
         keep(f"{{DEVICE}}-upload", frame)
-        if 2 * number * 2**20 > total and (STAGE / f"stall-{{DEVICE}}").exists():
+        sent += len(frame)
+        if 2 * sent > total and (STAGE / f"stall-{{DEVICE}}").exists():
             note(op="half", node=DEVICE)
             wait_while((STAGE / f"stall-{{DEVICE}}").exists)
         yield frame
