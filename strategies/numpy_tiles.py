@@ -142,7 +142,7 @@ class NumpyTiles:
         """Add this shard's inner products of the centred rows to `total`, float64 (n, n).
 
         The product of a tile is float32; its terms are few and of one size, so that a distance
-        is good to about 1e-8 of itself where `centre` takes away what all rows share.
+        is good to 1e-6 of itself, the tested bound, where `centre` takes away what rows share.
 
         Args:
             rows: Shape (n, shard).
