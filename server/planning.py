@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from .cohort import select
+from .cohort import Voters, select
 from .deadlines import Deadlines
 from .invitation import Plan
 from ..protocol.context import Terms
@@ -53,7 +53,8 @@ class Planner:
         self._layout_digests = {p: manifest.layout_digest(m) for p, m in metrics.items()}
         self._attempts, self._floor = dict(history.attempts), history.floor
         self.deadlines = Deadlines(settings, history.records, history.events)
-        self.standing, self.voters = history.standing, history.voters
+        self.standing = history.standing
+        self.voters = history.voters if settings.scheme != "plain" else Voters()
 
     def plan(
         self, place: Place, again: int, roll: Roll, note: Callable[[str, str, str], None]

@@ -235,6 +235,23 @@ def test_without_all_who_voted_the_run_ends_by_that_reason_and_goes_on_when_they
         matches(stage, 1, (0, 1, 2, 3), 4)
 
 
+def test_nobody_votes_in_a_plain_run_so_any_may_be_asked_again(tmp_path: Path) -> None:
+    """Its last round is lost, one of its five is gone: the others train on from the model before."""
+    with Stage(tmp_path, 5, settings(rounds=2, scheme="plain"), keeps=True) as stage:
+        stage.play()
+        (model,) = stage.directory.round_path(2).glob("*.safetensors")
+        model.write_bytes(model.read_bytes()[:-1])
+        stage.sessions.pop(1).close()
+        stage.players.pop(1)
+        stage.run = settings(rounds=3, scheme="plain")
+        stage.server_again()
+        stage.link.run()
+        assert stage.coordinator.failure is None
+        assert [(r.round, r.outcome) for r in stage.directory.ledger.rounds()][2:] == [
+            (2, "lost"), (3, "finished")
+        ]  # fmt: skip
+
+
 def test_a_run_that_is_over_stays_over(tmp_path: Path) -> None:
     with Stage(tmp_path, 4, settings(**TWO_ROUNDS), keeps=True) as stage:
         stage.play()
