@@ -236,7 +236,7 @@ def test_without_all_who_voted_the_run_ends_by_that_reason_and_goes_on_when_they
 
 
 def test_nobody_votes_in_a_plain_run_so_any_may_be_asked_again(tmp_path: Path) -> None:
-    """Its last round is lost, one of its five is gone: the others train on from the model before."""
+    """Its last round is lost, one of five is gone: the others train on from the model before."""
     with Stage(tmp_path, 5, settings(rounds=2, scheme="plain"), keeps=True) as stage:
         stage.play()
         (model,) = stage.directory.round_path(2).glob("*.safetensors")
