@@ -234,7 +234,7 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
 def test_who_is_refused_is_reset(through: Callable[..., FaultProxy]) -> None:
     proxy = through()
     proxy.refuse = True
-    with dialled(proxy) as end, pytest.raises(ConnectionError):
+    with pytest.raises(ConnectionError), dialled(proxy) as end:  # or already while dialling
         echoed(end, b"x")
     proxy.refuse = False
     with dialled(proxy) as end:
