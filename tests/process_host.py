@@ -100,13 +100,13 @@ class Child:
 class Host:
     """The process that the others are forks of."""
 
-    def __init__(self, folder: Path) -> None:
-        """Start it; logs go to `folder`."""
+    def __init__(self, folder: Path, within: Sequence[str] = ()) -> None:
+        """Start it, by a command that runs others if one is given; logs go to `folder`."""
         self._folder, self._number = folder, itertools.count()
         self._children: list[Child] = []
         env = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "umbel.tests.process_host"],
+            [*within, sys.executable, "-m", "umbel.tests.process_host"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True, process_group=0,
         )  # fmt: skip
 
