@@ -10,7 +10,7 @@ The line     grpc_session.py carries out what the session decides: grpc_line.py 
 Over Flower  flower_launcher.py checks a bundle before a line of it runs; flower_client_app.py
              answers an invitation by a session, flower_trainer.py calls a wrapped app's
              functions, flower_node.py frees a killed node's key.
-User code    child.py runs it in one process, worker.py, over pipe.py; app_source.py is the name
-             by which that process finds it. trainers.py chooses between a child and a group:
-             torch_ddp_worker.py is the group's processes, torch_ddp.py their training.
+User code    child.py runs it in one process, worker.py, over pipe.py. trainers.py chooses
+             between a child and a group: torch_ddp_worker.py is the group's processes,
+             torch_ddp.py their training.
 """

@@ -28,6 +28,7 @@ from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Malformed, Refused, UmbelError
 from ..protocol.manifest import Manifest
 from ..strategies.app import AppRef, load_trainer
+from ..strategies.spawned import THREADS, ended, module_command
 from ..strategies.task import Task
 from ..strategies.trainer import Settings, TaskTrainer, TrainResult
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from ..strategies.task import Site
     from ..strategies.trainer import Trainer
 
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 LOOK_S = 0.2
 """How often the parent looks whether a silent child lives; its closed pipe is seen at once."""
 GRACE_S = 2.0
@@ -235,7 +235,7 @@ class Child:
             if self._process is not None:
                 self._end(self._process, 0)
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                module_command(self._python, *self._program()),
+                module_command(self._python, __package__, *self._program()),
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -260,16 +260,6 @@ class Child:
             process.kill()
             code = process.wait()
         return ended(code)
-
-
-def module_command(python: str, module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of this package; -P: not from where we stand."""
-    return [python, "-P", "-m", f"{__package__}.{module}", *arguments]
-
-
-def ended(code: int) -> str:
-    """Return how a process ended, in words."""
-    return f"exited with status {code}" if code >= 0 else f"was killed by {_signal(-code)}"
 
 
 def fill(process: subprocess.Popen[bytes], view: memoryview) -> None:
@@ -325,12 +315,3 @@ def _numbers(fields: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(type(v) in kinds for v in found.values()):
         raise Malformed("training child", "metrics", "numbers by name", type(found))
     return found
-
-
-def _signal(number: int) -> str:
-    """Return a signal's name, with what SIGKILL usually means."""
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = f"signal {number}"
-    return f"{name} (out of memory?)" if number == signal.SIGKILL else name

@@ -26,7 +26,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from .app_source import source_of
 from .child import Child, InProcess, boundary
 from .device_files import device_files, host, no_core_dumps, own_policy
 from .flower_launcher import APP, SESSION
@@ -48,6 +47,7 @@ from ..protocol.errors import (
     one_line,
     reason_text,
 )
+from ..strategies.app_source import source_of
 from ..strategies.metrics import of_app
 from ..strategies.task import Site, Task
 from ..strategies.trainer import Settings, TrainResult

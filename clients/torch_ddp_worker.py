@@ -29,10 +29,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import pipe
-from .child import LOOK_S, InProcess, boundary, ended, fill, module_command
-from .worker import CALLS, listen, refusal, take_pipe
+from .child import LOOK_S, InProcess, boundary, fill
+from .worker import CALLS, listen, refusal
 from ..protocol.errors import Refused
 from ..strategies.app import AppRef
+from ..strategies.spawned import ended, module_command, take_pipe
 
 if TYPE_CHECKING:
     import io
@@ -237,7 +238,7 @@ class Leader(Rank):
 
     def _start(self, arguments: Arguments, rank: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 - our own module
-            module_command(sys.executable, "torch_ddp_worker", *arguments.words(rank)),
+            module_command(sys.executable, __package__, "torch_ddp_worker", *arguments.words(rank)),
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

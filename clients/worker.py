@@ -21,6 +21,7 @@ from .child import InProcess, boundary
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Malformed, Refused, reason_text
 from ..strategies.app import AppRef
+from ..strategies.spawned import take_pipe
 from ..strategies.task import Site
 from ..strategies.trainer import Settings, TrainResult
 
@@ -77,16 +78,6 @@ def refusal(error: Refused) -> dict[str, Any]:
     """Return the answer that says it."""
     detail = str(error).removeprefix(f"{reason_text(error.reason)}: ")[:1024]
     return {"refused": pb.Reason.Name(error.reason), "detail": detail}
-
-
-def take_pipe() -> tuple[io.FileIO, io.FileIO]:
-    """Move the pipe to private descriptors; 0 becomes the null device and 1 becomes stderr."""
-    source, sink = os.dup(0), os.dup(1)  # not inheritable: a program that user code runs has none
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    os.dup2(2, 1)
-    return open(source, "rb", buffering=0), open(sink, "wb", buffering=0)
 
 
 def listen(

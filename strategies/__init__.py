@@ -3,7 +3,8 @@
 A task     task.py is what a user defines: model, data, loss; metrics.py what is measured,
            optimizers.py the local step, partition.py splits data for trying things. app.py finds
            task and settings in an app's directory, places.py the directory of what this machine
-           remembers.
+           remembers. app_source.py is the name by which a process of its own finds a task,
+           spawned.py how such a process is started.
 Training   trainer.py is one client's work, the same for all; numpy_task.py (with numpy_models.py)
            and torch_task.py are its engines.
 Averaging  fedavg.py is the rule, torch_fedavg.py the rule over one flat vector, flower_fedavg.py

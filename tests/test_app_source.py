@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from umbel.clients.app_source import source_of
 from umbel.protocol.errors import SettingsError
 from umbel.strategies.app import load_task
+from umbel.strategies.app_source import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Where a child finds what was handed to `umbel.client_app` or `umbel.secure`.
+"""Where a process of its own finds what was handed to `umbel.client_app` and its like.
 
-The child imports the app anew, from the bundle that Flower installed: an object cannot be carried
+It imports the app anew, from the bundle that Flower installed: an object cannot be carried
 over, its name can. So a task is a class or an object that a module of the app has under a name.
 """
 
@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .app import AppRef
+from .task import Task
 from ..protocol.errors import SettingsError
-from ..strategies.app import AppRef
-from ..strategies.task import Task
 
 if TYPE_CHECKING:
     from types import ModuleType
