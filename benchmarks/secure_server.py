@@ -35,7 +35,7 @@ from ..server.coordinator import Coordinator
 from ..server.run_directory import RunDirectory
 from ..server.settings import RunSettings
 from ..server.surroundings import Surroundings
-from ..strategies.fedavg import FedAvg
+from ..strategies.server_rules import FedAvg
 
 if TYPE_CHECKING:
     import io

@@ -36,6 +36,7 @@ from ..protocol.errors import PeerError, RoundFailed, TooFewMembers, VoidRound
 from ..protocol.frames import subject
 from ..protocol.manifest import Manifest
 from ..protocol.round_table import OVER, RoundEvent, RoundPhase
+from ..strategies.server_step import stepped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
     from .open_round import OpenRound
     from .settings import RunSettings
     from .surroundings import Surroundings
-    from ..strategies.fedavg import FedAvg
-
+    from ..strategies.server_rules import Rule
 
 A = TypeVar("A", bound=Attempt)
 _REMEMBERED = 16  # contexts of past attempts, ctx0 and ctx of eight: late messages are passed over
@@ -61,7 +61,7 @@ class Coordinator:
         settings: RunSettings,
         model: Mapping[str, NDArray[Any]],
         metrics: Mapping[str, Mapping[str, int]],
-        rule: FedAvg,
+        rule: Rule,
         around: Surroundings,
         history: History | None = None,
     ) -> None:
@@ -315,10 +315,10 @@ class Coordinator:
         if self._phase == "train":
             mean = attempt.plan.layout.mean(sums, codec, in_place=True)
             packed = bytearray(self.manifest.total_bytes)
-            stepped = self._rule.step(self.model, mean, self.manifest.views(packed))
-            if self._around.test is not None:
-                tested = self._around.test(stepped)
-                record |= {f"test.{name}": value for name, value in tested.items()}
+            views = self.manifest.views(packed)
+            stepped(self._rule, self.model, mean, {}, self.round, views)
+            if (test := self._around.test) is not None:
+                record |= {f"test.{name}": value for name, value in test(views).items()}
             self._publish(packed)
         for line in outcome.warnings(record, codec):
             self.note("warning", "", line)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .run_directory import RunDirectory
     from .settings import RunSettings
     from .write_behind import WriteBehind
-    from ..strategies import fedavg
+    from ..strategies.server_rules import Rule
 
 CORE_BACK_S = 60.0
 """How long a core service that was lost may take to come back."""
@@ -64,7 +64,7 @@ class Sittings:
         self,
         settings: RunSettings,
         learned: Learned,
-        rule: fedavg.FedAvg,
+        rule: Rule,
         *,
         app: bytes,
         clients: int,

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
     from .ledger import RoundRecord
     from .settings import RunSettings
-    from ..strategies import fedavg
     from ..strategies.flower_fedavg import FedAvg
     from ..strategies.metrics import Count, Sum
+    from ..strategies.server_rules import Rule
     from ..strategies.task import Task
 
 FEDERATION = "UMBEL_FEDERATION"
@@ -125,9 +125,7 @@ def train(
     return _run(grid, rule, settings, learned, clients)
 
 
-def _run(
-    grid: Grid, rule: fedavg.FedAvg, settings: RunSettings, learned: Learned, clients: int
-) -> Result:
+def _run(grid: Grid, rule: Rule, settings: RunSettings, learned: Learned, clients: int) -> Result:
     """Open the core and the run's directory, and go through the rounds."""
     federation = _federation()
     # What killed the ServerApp may have killed the core: it comes back, too.

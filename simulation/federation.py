@@ -33,7 +33,7 @@ from ..server.initial import first_model
 from ..server.ledger import RoundRecord
 from ..server.run_directory import RunDirectory
 from ..server.surroundings import Surroundings
-from ..strategies.fedavg import FedAvg
+from ..strategies.server_rules import FedAvg, Rule
 from ..strategies.task import Site
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Federation:
         clients: int,
         home: Path,
         init: Path | None = None,
-        rule: FedAvg | None = None,
+        rule: Rule | None = None,
         policy: Policy | None = None,
         drops: Sequence[Drop] = (),
         observe: Callable[[RoundRecord], None] = lambda _record: None,

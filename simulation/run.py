@@ -19,8 +19,8 @@ from ..protocol.errors import SettingsError
 from ..server.consistency import check_clients
 from ..server.run_config import Value, new_run_id, run_settings, tables
 from ..strategies.app import AppRef
-from ..strategies.fedavg import FedAvg
 from ..strategies.places import umbel_home
+from ..strategies.server_rules import FedAvg, Rule
 from ..strategies.task import Task
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Plan:
     app: AppRef | Task
     settings: RunSettings
     clients: int
-    rule: FedAvg
+    rule: Rule
     drops: Sequence[Drop]
     asked: Options
 

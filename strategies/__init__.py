@@ -7,8 +7,10 @@ A task     task.py is what a user defines: model, data, loss; metrics.py what is
            spawned.py how such a process is started.
 Training   trainer.py is one client's work, the same for all; numpy_task.py (with numpy_models.py)
            and torch_task.py are its engines.
-Averaging  fedavg.py is the rule, torch_fedavg.py the rule over one flat vector, flower_fedavg.py
-           Flower's strategy of that name.
+Averaging  fedavg.py is the running mean of updates, torch_fedavg.py over one flat vector.
+           server_rules.py is what a mean does to a model: FedAvg, FedAdam and the others as pure
+           values, server_step.py a whole model moved by one; flower_fedavg.py is Flower's
+           strategy of that name.
 Robustness selection_network.py picks ranks without a sort, for the rules a coordinate at a time;
            gram.py has the rules that look at distances, from inner products alone.
            numpy_tiles.py are the kernels over the clients' rows, numba_tiles.py their compiled

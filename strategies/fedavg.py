@@ -1,22 +1,20 @@
-"""Federated averaging: the server half, and the streaming weighted mean that feeds it.
+"""Federated averaging: the streaming weighted mean, and the norm of what enters it.
 
-    mean  = sum_k w_k * delta_k / sum_k w_k          over the survivors k of a round
-    model = model + server_learning_rate * mean      floats only, dtype kept
+    mean = sum_k w_k * delta_k / sum_k w_k          over the survivors k of a round
 
 McMahan et al. 2017, https://arxiv.org/abs/1602.05629, algorithm 1, in the form with deltas. In a
 secure run the mean comes out of the ring and `FloatSum` is not used. The client half of FedAvg is
-plain local training (task.py). Integer and bool arrays are buffers: the server keeps its own.
+plain local training (task.py); server_rules.py is what a mean does to a model.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..protocol.errors import BadUpdate, PeerError, RoundFailed, SettingsError, VoidRound
+from ..protocol.errors import BadUpdate, PeerError, RoundFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,73 +28,6 @@ TILE = 1 << 15
 def is_float(array: NDArray[Any]) -> bool:
     """Return whether an array is averaged (float16, bfloat16, float32, float64) or a buffer."""
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FedAvg:
-    """The server step of federated averaging."""
-
-    server_learning_rate: float = 1.0
-    """Factor of the mean delta, finite and above 0; 1 makes the step McMahan's."""
-
-    def __post_init__(self) -> None:
-        """Check the range that the type cannot say."""
-        if not (math.isfinite(self.server_learning_rate) and self.server_learning_rate > 0.0):
-            raise SettingsError(
-                "server-learning-rate", "a finite number above 0", self.server_learning_rate
-            )
-
-    def step(
-        self,
-        model: Mapping[str, NDArray[Any]],
-        mean_delta: Mapping[str, NDArray[Any]],
-        out: Mapping[str, NDArray[Any]] | None = None,
-    ) -> dict[str, NDArray[Any]]:
-        """Return the next model; neither model nor mean is changed.
-
-        Computed in float64 tile by tile and rounded once, into the dtype of the model's array.
-
-        Args:
-            model: Arrays by name, any shapes. Integer and bool arrays are handed on as they are.
-            mean_delta: One array of the same shape for every float array of the model.
-            out: Contiguous arrays like the model's that the next model is written to, so that
-                no second copy of it is made; None for new ones.
-
-        Raises:
-            RoundFailed: The names or shapes of the two do not fit.
-            VoidRound: A value of the result is not finite; the layer is named.
-        """
-        floats = {name for name, array in model.items() if is_float(array)}
-        if floats != set(mean_delta):
-            raise RoundFailed(
-                f"server step: the mean has other arrays than the model: "
-                f"{sorted(floats.symmetric_difference(mean_delta))}"
-            )
-        moved = dict(out) if out else {n: np.empty(a.shape, a.dtype) for n, a in model.items()}
-        for name, array in model.items():
-            if name in floats:
-                self._move(name, array, mean_delta[name], moved[name])
-            else:
-                moved[name][...] = array
-        return moved
-
-    def _move(self, name: str, array: NDArray[Any], delta: NDArray[Any], out: NDArray[Any]) -> None:
-        if array.shape != delta.shape:
-            raise RoundFailed(
-                f"server step: the mean of {name} has shape {delta.shape}, not {array.shape}"
-            )
-        old, step, new = array.reshape(-1), delta.reshape(-1), out.reshape(-1)
-        for tile in tiles(array.size):
-            moved = step[tile].astype(np.float64)
-            moved *= self.server_learning_rate
-            moved += old[tile]
-            with np.errstate(over="ignore"):
-                new[tile] = moved
-            if not np.isfinite(new[tile].astype(np.float64)).all():
-                raise VoidRound(
-                    f"server step: {name} would hold a value that is not finite; "
-                    "the model is unchanged; lower the learning rates"
-                )
 
 
 def finite_norm(node: str, arrays: Mapping[str, NDArray[Any]]) -> float:

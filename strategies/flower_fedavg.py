@@ -26,7 +26,7 @@ import flwr.serverapp.strategy
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from . import fedavg
+from . import fedavg, server_rules
 from ..protocol.errors import BadUpdate, SettingsError
 from ..protocol.manifest import MAX_BYTES, MAX_DIMENSIONS
 
@@ -54,9 +54,9 @@ class FedAvg(flwr.serverapp.strategy.FedAvg):
     _global: Mapping[str, NDArray[Any]] | None = None
 
     @property
-    def rule(self) -> fedavg.FedAvg:
+    def rule(self) -> server_rules.FedAvg:
         """The pure server half."""
-        return fedavg.FedAvg()
+        return server_rules.FedAvg()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

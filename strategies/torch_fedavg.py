@@ -6,7 +6,7 @@
 A batch of K = 8 moves 4 + 8/K = 5 bytes an element instead of the 12 of one update at a time, and
 needs no copy: X^T is a view. Rows of bfloat16 or float16 are widened tile by
 tile, never whole (2.2). The accumulator is float32, float64 for float64 rows. The pure rule that
-this equals is fedavg.py.
+this equals is fedavg.py, with server_rules.py.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from umbel.server.settings import RunSettings
 from umbel.server.surroundings import Surroundings
 from umbel.server.write_behind import WriteBehind
 from umbel.simulation.dev_federation import Client, DevFederation, prepare, write_devices
-from umbel.strategies.fedavg import FedAvg
+from umbel.strategies.server_rules import FedAvg
 from umbel.strategies.task import Site
 from umbel.tests.gateway import Numbers
 

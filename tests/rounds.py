@@ -37,7 +37,7 @@ from umbel.server.run_directory import RunDirectory
 from umbel.server.settings import RunSettings
 from umbel.server.surroundings import Surroundings
 from umbel.simulation.link import Clock, Link
-from umbel.strategies.fedavg import FedAvg
+from umbel.strategies.server_rules import FedAvg
 from umbel.strategies.task import Site
 from umbel.strategies.trainer import TrainResult
 from umbel.tests.integers import summed, update, weight

@@ -24,7 +24,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from umbel.protocol.errors import SettingsError
-from umbel.strategies import fedavg
+from umbel.strategies import server_rules
 from umbel.strategies.flower_fedavg import FedAvg
 
 Arrays = dict[str, NDArray[Any]]
@@ -91,7 +91,7 @@ def merged(record: ArrayRecord | None) -> Arrays:
 
 def test_the_constructor_is_flowers() -> None:
     assert inspect.signature(FedAvg) == inspect.signature(Flower)
-    assert isinstance(FedAvg().rule, fedavg.FedAvg)
+    assert isinstance(FedAvg().rule, server_rules.FedAvg)
 
 
 @pytest.mark.parametrize("clients", [1, 2, 17])

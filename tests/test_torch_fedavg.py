@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from umbel.protocol.errors import RoundFailed, SettingsError, VoidRound
-from umbel.strategies.fedavg import FedAvg, FloatSum
+from umbel.strategies.fedavg import FloatSum
+from umbel.strategies.server_rules import FedAvg
+from umbel.strategies.server_step import stepped
 from umbel.strategies.torch_fedavg import TILE, TorchSum, step
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def test_it_equals_the_pure_sum_and_step() -> None:
         pure.add(str(node), {"w": delta}, node + 1)
         fast.slot().copy_(torch.from_numpy(delta))
         fast.fold(node + 1)
-    expected = FedAvg(server_learning_rate=0.3).step({"w": model}, pure.mean())["w"]
+    expected = stepped(FedAvg(server_learning_rate=0.3), {"w": model}, pure.mean(), {}, 1)["w"]
     got = step(torch.from_numpy(model), fast.mean(), 0.3)
     assert got.dtype == torch.float32
     assert np.abs(got.numpy() - expected).max() <= 1e-6
