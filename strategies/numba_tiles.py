@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
     Places = NDArray[np.int64]
+    Sum = NDArray[np.float32] | NDArray[np.float64]
 
 TILE = 256
 """Columns of a tile; n = 32 clients fill 34 KiB."""
@@ -78,7 +79,7 @@ class NumbaTiles(NumpyTiles):
         base, starts = _flat(rows)
         _NEAREST(base, starts[list(picks)], keep, out, self._wires)
 
-    def insert(self, rows: Floats, seen: int, state: tuple[Floats, Floats, Floats]) -> None:
+    def insert(self, rows: Floats, seen: int, state: tuple[Floats, Floats, Sum]) -> None:
         """Pass rows through a streaming trimmed mean; all rows of a call move the state once."""
         self.check(rows, state[2])
         bottom, top, middle = state

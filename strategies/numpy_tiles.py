@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
     Matrix = NDArray[np.float64]
+    Sum = NDArray[np.float32] | NDArray[np.float64]
 
 TILE = 1 << 14
 """Columns at once where values are ordered: 64 KiB a row, so that a call costs little beside."""
@@ -111,7 +112,7 @@ class NumpyTiles:
             with np.errstate(over="ignore", invalid="ignore"):
                 out[tile] = _window_mean(values, keep)
 
-    def insert(self, rows: Floats, seen: int, state: tuple[Floats, Floats, Floats]) -> None:
+    def insert(self, rows: Floats, seen: int, state: tuple[Floats, Floats, Sum]) -> None:
         """Pass rows through a streaming trimmed mean: see trimmed_stream.py.
 
         Args:

@@ -213,20 +213,74 @@ def aggregate(
     """
     clients = len(rows)
     robust.check(clients)
-    if robust.rule == "median":
-        tiles.median(rows, out)
-        return
-    if robust.rule == "trimmed-mean":
-        tiles.trimmed(rows, robust.cut_of(clients), out)
-        return
-    products = np.zeros((clients, clients))
-    tiles.gram(rows, centre, products)
-    products = products if reduce is None else reduce(products)
+    decided = None
+    if RULES[robust.rule].inner_products:
+        products = np.zeros((clients, clients))
+        tiles.gram(rows, centre, products)
+        decided = decide(robust, products if reduce is None else reduce(products), weights)
+    write(robust, decided, rows, out, tiles, centre)
+
+
+class Decided(NamedTuple):
+    """What a rule made of the inner products: which rows count, and how much."""
+
+    rows: tuple[int, ...]
+    """Ascending; the others need not be looked at again."""
+    coefficients: Matrix
+    """One for each of `rows`; bulyan has none, for what is near counts the same."""
+    clients: int
+    """How many took part, n."""
+
+
+def decide(robust: Robust, products: Matrix, weights: ArrayLike | None = None) -> Decided:
+    """Return what follows from the whole model's inner products.
+
+    Raises:
+        RoundFailed: The rule finds nothing to stand on.
+        SettingsError: The rule looks at no distances.
+    """
     if robust.rule == "bulyan":
         picks = rules.bulyan_selection(products, robust.byzantine)
-        tiles.nearest(rows, picks, clients - 4 * robust.byzantine, out)
+        return Decided(tuple(picks), np.zeros(0), len(products))
+    coefficients = robust.coefficients(products, weights)
+    chosen = np.flatnonzero(coefficients)
+    return Decided(tuple(chosen.tolist()), coefficients[chosen], len(products))
+
+
+def write(
+    robust: Robust,
+    decided: Decided | None,
+    rows: Floats,
+    out: Floats,
+    tiles: Tiles,
+    centre: Floats | None = None,
+) -> None:
+    """Write the aggregate of some columns.
+
+    Args:
+        robust: The rule.
+        decided: Of the whole model; None for the rules a coordinate at a time.
+        rows: All rows, or those that `decided` names and no others.
+        out: Of the same columns.
+        tiles: The kernels.
+        centre: As in `aggregate`.
+    """
+    if decided is None:
+        if robust.rule == "median":
+            tiles.median(rows, out)
+        else:
+            tiles.trimmed(rows, robust.cut_of(len(rows)), out)
         return
-    tiles.combine(rows, robust.coefficients(products, weights), centre, out)
+    whole = len(rows) == decided.clients
+    if robust.rule == "bulyan":
+        picks = decided.rows if whole else range(len(rows))
+        tiles.nearest(rows, picks, decided.clients - 4 * robust.byzantine, out)
+        return
+    coefficients = decided.coefficients
+    if whole:
+        coefficients = np.zeros(decided.clients)
+        coefficients[list(decided.rows)] = decided.coefficients
+    tiles.combine(rows, coefficients, centre, out)
 
 
 def refuse_secure(robust: Robust) -> None:

@@ -90,17 +90,32 @@ def test_it_equals_the_other_kernel_on_real_numbers(kernels: NumpyTiles) -> None
 
 
 @every_form
-@pytest.mark.parametrize("smaller", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("smaller", "before"), [(0, 7), (1, 7), (3, 7), (0, 1), (0, 2), (1, 2), (1, 5), (2, 4), (2, 5)]
+)
 def test_a_smaller_cut_is_as_if_it_had_been_from_the_start(
-    kernels: NumpyTiles, smaller: int
+    kernels: NumpyTiles, smaller: int, before: int
 ) -> None:
     rows = np.random.default_rng(1).integers(-99, 99, (9, 600)).astype(np.float32)
     stream = TrimmedStream(600, 3, kernels)
-    stream.update(rows[:7])
+    stream.update(rows[:before])
     stream.shrink(smaller)
-    stream.update(rows[7:])
+    stream.update(rows[before:])
     assert stream.cut == smaller
     assert mean_of(stream, 600) == pytest.approx(exact(rows, smaller), rel=1e-6, abs=1e-6)
+
+
+@every_form
+def test_a_sum_in_float64_has_the_same_bits_in_any_order(kernels: NumpyTiles) -> None:
+    codes = np.random.default_rng(4).integers(-(2**23), 2**23, (20, 900))
+    rows = (codes * 2.0 ** np.arange(-9, 11)[:, None]).astype(np.float32)  # multiples of 2^-9
+    found = []
+    for order in (rows, rows[::-1], np.roll(rows, 7, axis=0)):
+        stream = TrimmedStream(900, 2, kernels, np.float64)
+        for row in np.ascontiguousarray(order):
+            stream.update(row)
+        found.append(mean_of(stream, 900).tobytes())
+    assert found[0] == found[1] == found[2] == np.array(exact(rows, 2), np.float32).tobytes()
 
 
 @every_form
@@ -149,7 +164,7 @@ def test_refusals() -> None:
         with pytest.raises(SettingsError, match="a cut of 0 to 2"):
             stream.shrink(cut)
     stream.update(np.zeros((3, 3), np.float32))
-    with pytest.raises(RoundFailed, match="3 updates came"):
-        stream.shrink(1)
+    with pytest.raises(RoundFailed, match="3 updates came, and 4 are to be dropped"):
+        stream.shrink(2)
     with pytest.raises(SettingsError):
         stream.update(np.zeros(4, np.float32))
