@@ -6,7 +6,7 @@ A round       coordinator.py drives rounds, attempt.py one try at one, on what s
               its one deadline, consistency.py refuses what contradicts itself; planning.py and
               cohort.py choose whom to ask, invitation.py says what for, rejoin.py whether the
               last round waits. initial.py takes a first model from a file, outcome.py reads an
-              opened sum.
+              opened sum, keeping.py says which rounds stay on the disk.
 Resume        history.py is where a run stands, by its ledger; open_round.py what is kept of a
               round whose survivors are fixed, reopened.py the attempt that goes on from there.
 Vectors       ingest.py takes frames into slots of core/, firewall.py judges what is not masked.

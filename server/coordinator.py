@@ -26,6 +26,7 @@ from .firewall import Firewall
 from .history import History
 from .ingest import here
 from .invitation import start_of
+from .keeping import Keeping
 from .planning import Place, Planner
 from .reopened import Reopened
 from .roll import Roll
@@ -89,7 +90,8 @@ class Coordinator:
         firewall = Firewall(self.manifest, max_norm=settings.max_norm, weight_cap=cap)
         self._intake = around.intake or here(World(around.slots), firewall)
         self._roll = Roll(around.verifier)
-        self._tries, self._held, self._best = 0, False, past.best
+        self._tries, self._held = 0, False
+        self._keeping = Keeping(around.directory, past.best, around.tests)
         self._past: deque[bytes] = deque(maxlen=_REMEMBERED)
         self._phase = "evaluate" if past.evaluated else "train"
         self._attempt: Attempt | None = None
@@ -187,6 +189,10 @@ class Coordinator:
         elif self._held and self._around.ready(self.round, self.nodes, now):
             self._held = False
             self._invite(now)
+
+    def tested(self, number: int, metrics: Mapping[str, float]) -> None:
+        """Take what the server's own test found of a round's model, after the round."""
+        self._keeping.tested(number, metrics)
 
     def wants(self, node: str) -> int | None:
         """Return the offset from which the node's vector is wanted; None for not now."""
@@ -325,7 +331,7 @@ class Coordinator:
         attempt.committed(now)
         self._record(attempt, "finished", record)
         if self._phase == "train":
-            self._prune(record)
+            self._keeping.finished(self.round, self.digest, record)
 
     def _failed(self, attempt: Attempt, now: float) -> None:
         void = attempt.phase is RoundPhase.VOID
@@ -357,13 +363,6 @@ class Coordinator:
         self._around.observe(record)
         if self._around.open_rounds is not None:
             self._around.open_rounds.drop()
-
-    def _prune(self, record: Mapping[str, float]) -> None:
-        """Keep the best round beside the newest ones."""
-        score = outcome.score(record)
-        if self._best is None or score > self._best[0]:
-            self._best = (score, self.round)
-        self._around.directory.prune(self._best[1])
 
     def _finish(self) -> None:
         self.done = True

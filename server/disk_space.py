@@ -1,6 +1,7 @@
 """How much of the disk a run will still take, and what is said and done when it is not there.
 
     still needed = (KEPT + 1 - kept) * (model + ROUND_BYTES)    rounds that stay, and one in writing
+                 (one more where the server tests models after their rounds: it is still read)
                  + OPEN * model                                 the sum of a round that is open
                  + rows to come * bytes a row                   the ledger, by its rows so far
                  + SPARE_BYTES
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 KEEP_LAST = 3
 KEPT = KEEP_LAST + 1
 """Rounds that stay: the newest ones, and the best."""
+SERVER_TEST = "server-test"
+"""Key of a run's recorded configuration: whether its models are tested after their rounds."""
 ROUND_BYTES = 1 << 16
 """Of a round's folder beside its arrays: manifest, header, blocks that are not full."""
 OPEN = 2
@@ -109,7 +112,8 @@ class DiskSpace:
         record = self._run.ledger.begun()
         total = record.config.get("rounds", 0) if record is not None else 0
         left = max(0, total - n) if isinstance(total, int) else 0
-        rounds = (KEPT + 1 - min(KEPT, len(self._run.kept()))) * (
+        kept = KEPT + (record is not None and bool(record.config.get(SERVER_TEST)))
+        rounds = (kept + 1 - min(kept, len(self._run.kept()))) * (
             manifest.total_bytes + ROUND_BYTES
         ) + OPEN * manifest.total_bytes
         size = self._run.ledger.path.stat().st_size

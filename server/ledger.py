@@ -22,7 +22,7 @@ import json
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OUTCOMES = ("finished", "aborted", "void", "lost")
+TESTED = "tested"
+"""Kind of the event that has the server's own test of a round's model, which comes after the
+round's entry: model digest (the code), and means by name. `rounds` shows them with the round."""
 NODE_DETAIL = frozenset(
     {"boundary", "bytes", "trip", "key", "milliseconds", "position", "owner", "holder", "reason"}
 )
@@ -75,7 +78,7 @@ class RoundRecord:
     model: str = ""
     """Digest, hex, of the model in force after this round."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Of the aggregate and of the server's own test."""
+    """Of the aggregate, and of the server's own test of this model if there was one."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Duration of each phase of the round table."""
     bytes_up: int = 0
@@ -93,7 +96,7 @@ class Event:
     """Node id, hex, or empty."""
     code: str = ""
     """A code from the fixed list of messages.proto, or of the coordinator."""
-    detail: Mapping[str, int | str] = field(default_factory=dict)
+    detail: Mapping[str, float | str] = field(default_factory=dict)
     at: str = ""
     """ISO 8601, UTC, or empty."""
 
@@ -152,7 +155,7 @@ class Ledger:
         attempt: int,
         node: str = "",
         code: str = "",
-        detail: Mapping[str, int | str] | None = None,
+        detail: Mapping[str, float | str] | None = None,
         at: str = "",
     ) -> None:
         """Append an event; `at` is its time, ISO 8601, UTC.
@@ -204,9 +207,11 @@ class Ledger:
             return next(map(_run, self._rows("run")), None)
 
     def rounds(self) -> tuple[RoundRecord, ...]:
-        """Return every attempt in the order of commitment."""
+        """Return every attempt in the order of commitment, each with the test of its model."""
         with self._legible():
-            return tuple(map(_round, self._rows("round")))
+            found = map(_event, self._rows("event", kind=TESTED))
+            tests = {(event.round, event.code): event.detail for event in found}
+            return tuple(_with_test(_round(row), tests) for row in self._rows("round"))
 
     def finished(self, phase: str) -> frozenset[int]:
         """Return the numbers of the rounds whose `phase` finished."""
@@ -304,18 +309,19 @@ class Ledger:
         newest = [self._db.execute(query).fetchone() for query in _NEWEST]
         return max((row for row in newest if row), default=(0, bytes(32)))
 
-    def _raw(self, table: str, after: int = 0) -> list[dict[str, Any]]:
-        query = f"SELECT * FROM {table} ORDER BY seq LIMIT -1 OFFSET ?"  # noqa: S608 - own names
+    def _raw(self, table: str, after: int = 0, kind: str = "") -> list[dict[str, Any]]:
+        only = "WHERE kind = ?" if kind else ""
+        query = f"SELECT * FROM {table} {only} ORDER BY seq LIMIT -1 OFFSET ?"  # noqa: S608 - own
         with self._watched():
-            cursor = self._db.execute(query, (after,))
+            cursor = self._db.execute(query, (*filter(None, [kind]), after))
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
 
-    def _rows(self, table: str, after: int = 0) -> list[dict[str, Any]]:
+    def _rows(self, table: str, after: int = 0, kind: str = "") -> list[dict[str, Any]]:
         """Return the rows without what belongs to the chain."""
         return [
             {name: value for name, value in row.items() if name not in ("seq", "hash")}
-            for row in self._raw(table, after)
+            for row in self._raw(table, after, kind)
         ]
 
     @contextmanager
@@ -377,3 +383,15 @@ def _round(row: dict[str, Any]) -> RoundRecord:
         for name in ("metrics", "seconds")
     }
     return RoundRecord(**(row | lists | maps))
+
+
+def _with_test(
+    record: RoundRecord, tests: Mapping[tuple[int, str], Mapping[str, float | str]]
+) -> RoundRecord:
+    """Return a finished training round with what was found of just its model."""
+    done = (record.phase, record.outcome) == ("train", "finished")
+    found = tests.get((record.round, record.model)) if done else None
+    if not found:
+        return record
+    means = {name: float(value) for name, value in found.items()}
+    return replace(record, metrics={**record.metrics, **means})

@@ -14,8 +14,9 @@ need none.
 `resume` drops what was written and not committed and the hidden leftovers of a crash; and goes back
 to an earlier round where the newest is damaged (lost_rounds.py).
 
-Kept: the newest committed round always, the last `KEEP_LAST`, and the best one that the caller
-names. Masks, shares and single updates never come here.
+Kept: the newest committed round always, the last `KEEP_LAST`, and those that the caller names: the
+best one, and one whose model is being tested (keeping.py). Masks, shares and single updates never
+come here.
 """
 
 from __future__ import annotations
@@ -245,15 +246,15 @@ class RunDirectory:
         """
         return max(self.committed().intersection(self.kept()), default=None)
 
-    def prune(self, best: int | None) -> tuple[int, ...]:
+    def prune(self, best: int | None, *held: int) -> tuple[int, ...]:
         """Remove the rounds that the rule does not keep; return their numbers.
 
-        Kept are the newest committed one, the last `KEEP_LAST`, `best`, and whatever is newer
-        than the newest committed one.
+        Kept are the newest committed one, the last `KEEP_LAST`, `best`, those that somebody still
+        reads, `held`, and whatever is newer than the newest committed one.
         """
         kept = self.kept()
         newest = max(self.committed().intersection(kept), default=None)
-        stay = {*kept[-KEEP_LAST:], best, newest}
+        stay = {*kept[-KEEP_LAST:], *held, best, newest}
         gone = tuple(n for n in kept if n not in stay and (newest is None or n < newest))
         for n in gone:
             path = self.round_path(n)

@@ -58,11 +58,22 @@ class Rounds(Protocol):
     ) -> object:
         """Write the model of a round; it is not committed yet."""
 
-    def prune(self, best: int | None, /) -> object:
+    def prune(self, best: int | None, /, *held: int) -> object:
         """Remove the rounds that are not kept."""
 
     def latest(self) -> int | None:
         """Return the newest committed round."""
+
+
+class Tests(Protocol):
+    """Tests models while the rounds go on (evaluation.py)."""
+
+    @property
+    def held(self) -> Collection[int]:
+        """Rounds whose folders are still to be read."""
+
+    def submit(self, number: int, digest: bytes, /) -> None:
+        """Take note of the model of a round that has finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +92,10 @@ class Surroundings:
     wall: Callable[[], datetime]
     """Civil time, for certificates and time stamps."""
     test: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None = None
-    """The server's own evaluation, means by name."""
+    """The server's own evaluation, means by name; the round waits for it. A simulation's: its
+    numbers depend on no clock."""
+    tests: Tests | None = None
+    """The server's own evaluation after the round, instead."""
     observe: Callable[[RoundRecord], None] = lambda _record: None
     """Called with every record after it is committed."""
     ready: Callable[[int, Collection[str], float], bool] = lambda _round, _nodes, _now: True

@@ -73,9 +73,9 @@ class WriteBehind:
         """Append an event as `Ledger.event`."""
         self.later(lambda: self._directory.ledger.event(kind, **fields))
 
-    def prune(self, best: int | None) -> None:
+    def prune(self, best: int | None, *held: int) -> None:
         """Remove what is not kept as `RunDirectory.prune`."""
-        self.later(self._directory.prune, best)
+        self.later(self._directory.prune, best, *held)
 
     def latest(self) -> int | None:
         """Return what `RunDirectory.latest` says after all that was written."""

@@ -180,6 +180,27 @@ def test_numbers_that_are_not_finite_and_odd_mappings(ledger: Ledger) -> None:
     assert ledger.verify() == 5
 
 
+def test_a_test_that_comes_later_is_shown_with_the_round_of_just_its_model(ledger: Ledger) -> None:
+    plain, other = replace(ROUND, round=2, metrics={"train.loss": 0.5}), "77" * 32
+    ledger.commit_round(plain)
+    ledger.commit_round(replace(plain, phase="evaluate"))
+    ledger.commit_round(replace(plain, round=3, outcome="void"))
+    found = {"test.accuracy": 0.8125, "test.loss": math.nan}
+    ledger.event("tested", round=2, attempt=0, code=other, detail={"test.loss": 9.0})
+    assert ledger.rounds()[1:3] == (plain, replace(plain, phase="evaluate"))
+    for number in (2, 3):
+        ledger.event("tested", round=number, attempt=0, code=plain.model, detail=found)
+    assert ledger.rounds()[0] == ROUND  # an older ledger has them in the round's own entry
+    tested = ledger.rounds()[1].metrics
+    assert (tested["train.loss"], tested["test.accuracy"]) == (0.5, 0.8125)
+    assert math.isnan(tested["test.loss"])
+    assert [dict(r.metrics) for r in ledger.rounds()[2:]] == [{"train.loss": 0.5}] * 2
+    assert ledger.verify() == 10
+    edit(ledger.path, "UPDATE event SET detail = replace(detail, '0.8125', '0.9') WHERE round = 2")
+    with pytest.raises(StateError, match="row 9 as it was written"):
+        ledger.verify()
+
+
 def test_two_writers_keep_one_chain(ledger: Ledger) -> None:
     with Ledger(ledger.path) as other:
         for number in range(10):

@@ -332,6 +332,15 @@ def test_the_newest_committed_round_is_kept_however_old(run: RunDirectory) -> No
     assert run.latest() == 2
 
 
+def test_rounds_that_are_still_read_stay(run: RunDirectory) -> None:
+    for n in range(8):
+        write(run, n)
+        if n:
+            commit(run, n)
+    assert run.prune(1, 3, 7, 99) == (0, 2, 4)
+    assert run.prune(1) == (3,)
+
+
 def test_runs_are_listed(tmp_path: Path, run: RunDirectory) -> None:
     RunDirectory.create(tmp_path, "a-run").close()
     (tmp_path / "runs" / "no-run").mkdir()
