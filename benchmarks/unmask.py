@@ -1,6 +1,6 @@
 """Unmasking: GB/s of ChaCha20 key stream generated and taken off a sum, beside Flower's SecAgg+.
 
-    chacha20/threads=1    the tiled cipher of the server, one thread
+    chacha20/threads=1    the server's kernel, one thread
     chacha20/threads=2    the same on two
 
 A GB is one of key stream, 4 bytes x words x masks. How it is measured: docs/benchmarks.md.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +21,7 @@ from . import flower_masks as flower
 from .record import Measurement, interleave
 from .secure import key_stream
 from ..protocol.errors import SettingsError, VoidRound
-from ..server.core.unmask import unmask
+from ..server.core.unmask import unmask, warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,6 +46,8 @@ def run(
             raise SettingsError(f"--{name}", f"{_NEED[name]} or more", value)
     if words % _BLOCK:
         raise SettingsError("--words", f"a multiple of {_BLOCK}", words)
+    said = "compiled by numba" if warm_up() else "that of the bare cipher's library"
+    print(f"umbel bench unmask: the kernel is {said}", file=sys.stderr, flush=True)
     streams = [(os.urandom(32), 1 if place % 2 else -1) for place in range(masks)]
     total = bytearray(4 * words)
     _agree(total, streams)

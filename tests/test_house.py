@@ -32,7 +32,7 @@ DATA_FOLDERS = {"simulation/templates", "benchmarks/results"}
 BOUNDARIES = {"clients/worker.py", "clients/child.py"}
 FRAMEWORKS = {
     **{"torch": "torch_", "flwr": "flower_", "grpc": "grpc_"},
-    **{"numba": "numba_", "triton": "triton_"},
+    **{"numba": "numba_", "llvmlite": "numba_", "triton": "triton_"},
 }
 UNSAFE = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 IMPURE = {

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...protocol import masks
+from .unmask import unmask
 from ...protocol.errors import PeerError, SettingsError
 from ...strategies.fedavg import FloatSum
 
@@ -139,7 +139,7 @@ class Sum:
     def unmask(self, streams: Sequence[tuple[bytes | bytearray, int]]) -> None:
         """Freeze the sum and add (+1) or subtract (-1) the ChaCha20 stream of each key."""
         self._freeze()
-        masks.apply(self._total, self._split, streams)
+        unmask(self._total, self._split, streams)
 
     def result(self) -> memoryview:
         """Freeze the sum and return it, no copy; valid until `close`."""
