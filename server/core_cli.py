@@ -12,8 +12,6 @@ import contextlib
 import fcntl
 import json
 import os
-import resource
-import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,13 +24,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from . import core_stderr
+from . import core_stderr, service
 from .core.world import World
 from .core_log import Lines, console
 from .core_service import Core
 from .core_socket import CoreSocket
 from ..protocol.certificates import fingerprint
-from ..protocol.errors import SettingsError, StateError
+from ..protocol.errors import StateError
 from ..protocol.verification import UNREADABLE, Verifier
 
 if TYPE_CHECKING:
@@ -52,7 +50,6 @@ CONNECTIONS = 1500
 """Every member of a large federation; 50 KiB each before anybody knows whose a connection is."""
 _TICK = 0.25
 _NEARLY = 0.9
-_LAST_PORT = 65535
 _MOVE = "`umbel up` makes a federation directory"
 
 
@@ -72,17 +69,14 @@ def up(
     connections: Annotated[int, typer.Option(help="Most connections at once.")] = CONNECTIONS,
 ) -> None:
     """Serve devices on one port and ServerApps on `core.sock`, until SIGTERM or Ctrl-C."""
-    if not 0 <= port <= _LAST_PORT:
-        raise SettingsError("--port", "0 to 65535", port)
-    if connections < 1:
-        raise SettingsError("--connections", "1 or more", connections)
+    service.check_listening(port, connections)
     about, world = Federation.read(federation), World(slots)
-    _raise_file_limit(connections)
+    service.raise_file_limit(connections)
     lines = Lines(_print, time.monotonic)
     os.environ["GRPC_VERBOSITY"] = core_stderr.VERBOSITY
     core_stderr.listen(lines.say)
     with _locked(federation):
-        asyncio.run(serve(about, _address(host, port), world, connections, lines))
+        asyncio.run(serve(about, service.address(host, port), world, connections, lines))
 
 
 @dataclass(frozen=True)
@@ -117,15 +111,7 @@ class Federation:
             raise StateError(where, "a readable file", error.strerror, _MOVE) from error
         except (IndexError, *UNREADABLE) as error:
             raise StateError(str(directory), "certificates of a CA and a gateway", error) from error
-        ends = leaf.not_valid_after_utc
-        begins, now = leaf.not_valid_before_utc, datetime.now(UTC)
-        place = str(directory / "gateway.pem")
-        if ends <= now:
-            move = "issue a new one: no device would connect"
-            raise StateError(place, "a certificate in force", f"one that ended {ends}", move)
-        if begins > now:
-            move = "set this machine's clock: by it every device's certificate begins later too"
-            raise StateError(place, "a certificate in force", f"one that begins {begins}", move)
+        service.check_in_force(leaf, directory / "gateway.pem")
         return cls(directory, str(name), root, root_pem, chain, key, names)
 
     @property
@@ -159,7 +145,7 @@ async def serve(
         say=lines.say,
         limit=connections,
     )
-    stop = _told_to_stop()
+    stop = service.told_to_stop()
     gateway, record = grpc_gateway.Gateway(core), about.directory / "core.json"
     try:
         port = await _bound(gateway, about, address, connections)
@@ -175,11 +161,6 @@ async def serve(
         await gateway.stop()
 
 
-def _address(host: str, port: int) -> str:
-    """Return `host:port`, an IPv6 address in brackets: `[::]` takes IPv4 too where both exist."""
-    return f"[{host.strip('[]')}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 async def _bound(gateway: Gateway, about: Federation, address: str, connections: int) -> int:
     """Let the gateway listen, and return its port."""
     try:
@@ -187,14 +168,6 @@ async def _bound(gateway: Gateway, about: Federation, address: str, connections:
     except RuntimeError as error:
         move = "choose another --port"
         raise StateError(address, "an address to listen on", error, move) from error
-
-
-def _told_to_stop() -> asyncio.Event:
-    """Return what SIGTERM and SIGINT set from now on."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
 
 
 async def _until(stop: asyncio.Event, *parts: Coroutine[Any, Any, None]) -> None:
@@ -254,16 +227,6 @@ def _locked(directory: Path) -> Iterator[None]:
         ) from error
     finally:
         os.close(handle)
-
-
-def _raise_file_limit(connections: int) -> None:
-    """Let this process hold every connection, and then some files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + 512
-    if hard != resource.RLIM_INFINITY and wanted > hard:
-        raise SettingsError("--connections", f"at most {hard - 512} (ulimit -Hn)", connections)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _print(line: str) -> None:
