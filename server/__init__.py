@@ -2,8 +2,9 @@
 
 A round       coordinator.py drives rounds, attempt.py one try at one, on what surroundings.py
               gives them, with who is here by roll.py. settings.py checks a run's numbers,
-              run_config.py reads them by name, deadlines.py makes every time of a round out of
-              its one deadline, consistency.py refuses what contradicts itself; planning.py and
+              run_config.py reads them by name, run_rule.py the server step among them,
+              deadlines.py makes every time of a round out of its one deadline,
+              consistency.py refuses what contradicts itself; planning.py and
               cohort.py choose whom to ask, invitation.py says what for, rejoin.py whether the
               last round waits. initial.py takes a first model from a file, outcome.py reads an
               opened sum, keeping.py says which rounds stay on the disk.

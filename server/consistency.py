@@ -14,6 +14,7 @@ from .deadlines import LEASE_S, times
 from ..protocol.certificates import NODE_DAYS
 from ..protocol.errors import SettingsError
 from ..protocol.graph import COMPLETE_UP_TO, parameters
+from ..strategies.robust_rules import refuse_secure
 
 if TYPE_CHECKING:
     from .settings import RunSettings
@@ -39,6 +40,7 @@ def check(run: RunSettings) -> None:
             f"certificate, {NODE_DAYS} days = {life} s"
         )
         raise SettingsError("attempts", expected, run.attempts, "lower attempts or deadline")
+    _check_rule(run)
     if run.scheme == "A":
         _serves(run, "min-members", run.params.min_members)
     if run.cohort is not None:
@@ -64,6 +66,17 @@ def check_clients(run: RunSettings, clients: int) -> None:
         )
         move = f"lower dropout or cohort, or enrol {asked - clients} more"
         raise SettingsError("dropout", expected, clients, move)
+
+
+def _check_rule(run: RunSettings) -> None:
+    """Refuse a server step that this run cannot take."""
+    rule, robust = run.rule, run.rule.robust
+    if robust is not None and run.scheme == "A":
+        refuse_secure(robust)
+    if robust is not None or rule.moments:
+        got = rule.name if robust is None else robust.rule
+        expected = "fedavg, the only server step of a run over sessions so far"
+        raise SettingsError("strategy", expected, got, "use strategy.start(...) for the others")
 
 
 def _check_members(run: RunSettings, key: str, members: int) -> None:

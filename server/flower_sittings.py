@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from .run_directory import RunDirectory
     from .settings import RunSettings
     from .write_behind import WriteBehind
-    from ..strategies.server_rules import Rule
 
 CORE_BACK_S = 60.0
 """How long a core service that was lost may take to come back."""
@@ -64,7 +63,6 @@ class Sittings:
         self,
         settings: RunSettings,
         learned: Learned,
-        rule: Rule,
         *,
         app: bytes,
         clients: int,
@@ -79,7 +77,6 @@ class Sittings:
         Args:
             settings: The run.
             learned: Initial model, metrics, test.
-            rule: The server step.
             app: SHA-256 of the app bundle.
             clients: Nodes that the run waits for at its start.
             federation: The federation's directory, where the core's socket is.
@@ -88,7 +85,7 @@ class Sittings:
             invitations: Asks the nodes to come.
             drain: Knows when the run was told to end.
         """
-        self.settings, self._learned, self._rule = settings, learned, rule
+        self.settings, self._learned = settings, learned
         self._app, self._clients, self._federation = app, clients, federation
         self._directory, self._disk, self._invitations = directory, disk, invitations
         directory.warn = _log.warning
@@ -122,7 +119,7 @@ class Sittings:
             model, history = found[0].arrays, found[1]
         around = self._around(core)
         coordinator = Coordinator(
-            self.settings, model, self._learned.metrics, self._rule, around, history
+            self.settings, model, self._learned.metrics, self.settings.rule, around, history
         )
         try:
             failure = self._drive(coordinator, core, again=history is not None)

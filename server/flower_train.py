@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from .ledger_file import is_blank
 from .run_config import Value, new_run_id, run_settings, tables
 from .run_directory import RunDirectory
 from .run_place import place
+from .run_rule import chosen
 from .write_behind import WriteBehind
 from ..protocol.documents import read_json
 from ..protocol.errors import SettingsError
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from .settings import RunSettings
     from ..strategies.flower_fedavg import FedAvg
     from ..strategies.metrics import Count, Sum
-    from ..strategies.server_rules import Rule
     from ..strategies.task import Task
 
 FEDERATION = "UMBEL_FEDERATION"
@@ -110,22 +110,22 @@ def train(
         RoundFailed: A round ended without a result and no attempt was left.
         StateError: The core service or the run's directory cannot be used.
     """
-    own = merged(config or {}, *of_running_app(grid))
-    table, rest = tables({**own, **_given()}, {})
+    said = {**merged(config or {}, *of_running_app(grid)), **_given()}
+    table, rest = tables(said, {})
     initial = None if initial_arrays is None else _plain(initial_arrays)
     learned = _learned(task, initial, metrics, evaluate, int(table["seed"]))
     file = os.environ.get(INIT)
     learned = learned._replace(model=first_model(learned.model, Path(file) if file else None))
     run = os.environ.get(RUN) or new_run_id(grid.run.fab_id.rpartition("/")[2])
     secure = os.environ.get(PLAIN, "on") != "off"
-    settings = run_settings(table, rest, run=run, secure=secure)
+    rule = chosen(table, said, strategy.rule)
+    settings = run_settings(table, rest, run=run, secure=secure, rule=rule)
     clients = int(table["clients"])
     check_clients(settings, clients)
-    rule = replace(strategy.rule, server_learning_rate=float(table["server-learning-rate"]))
-    return _run(grid, rule, settings, learned, clients)
+    return _run(grid, settings, learned, clients)
 
 
-def _run(grid: Grid, rule: Rule, settings: RunSettings, learned: Learned, clients: int) -> Result:
+def _run(grid: Grid, settings: RunSettings, learned: Learned, clients: int) -> Result:
     """Open the core and the run's directory, and go through the rounds."""
     federation = _federation()
     # What killed the ServerApp may have killed the core: it comes back, too.
@@ -140,7 +140,6 @@ def _run(grid: Grid, rule: Rule, settings: RunSettings, learned: Learned, client
         sittings = Sittings(
             settings,
             learned,
-            rule,
             app=bytes.fromhex(grid.run.fab_hash) if grid.run.fab_hash else bytes(32),
             clients=clients,
             federation=federation,

@@ -12,6 +12,7 @@ import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from . import run_rule
 from .settings import RunSettings
 from ..protocol.errors import SettingsError
 from ..protocol.plan import Params
@@ -19,6 +20,8 @@ from ..strategies.trainer import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ..strategies.server_rules import Rule
 
 Value = bool | int | float | str
 _DIGITS = 20
@@ -40,13 +43,13 @@ KEYS: dict[str, Value] = {
     "min-survivors": 3,
     "alpha": 0.1,
     "delta": 0.1,
-    "server-learning-rate": 1.0,
+    **run_rule.KEYS,
 }
 """Settings of a run with their defaults.
 
 `cohort` 0 means every client, `dropout` 0 what earlier rounds showed, `trip` 0 parts of `deadline`
-(deadlines.py). The two floors are the simulator's and `umbel up`'s, 3; a
-device's own defaults are 5 and 4.
+(deadlines.py). The two floors are the simulator's and `umbel up`'s, 3; a device's own defaults are
+5 and 4. The server step's keys are those of run_rule.py.
 """
 
 TRAINING = ("lr", "local-epochs", "batch-size")
@@ -99,9 +102,9 @@ def tables(
 
 
 def run_settings(
-    table: Mapping[str, Value], config: Mapping[str, Value], *, run: str, secure: bool
+    table: Mapping[str, Value], config: Mapping[str, Value], *, run: str, secure: bool, rule: Rule
 ) -> RunSettings:
-    """Return the settings of a run from the two tables.
+    """Return the settings of a run from the two tables and its server step.
 
     Raises:
         SettingsError: A value lies outside its range.
@@ -127,6 +130,7 @@ def run_settings(
         dropout=float(table["dropout"]),
         rejoin=float(table["rejoin"]),
         attempts=int(table["attempts"]),
+        rule=rule,
     )
 
 

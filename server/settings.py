@@ -10,9 +10,12 @@ from .consistency import check
 from ..protocol.codec import Codec
 from ..protocol.errors import SettingsError
 from ..protocol.plan import Params, read
+from ..strategies.server_rules import FedAvg
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ..strategies.server_rules import Rule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +47,8 @@ class RunSettings:
     """How often one round may be tried before the run ends with its cause."""
     max_norm: float | None = None
     """Largest L2 norm of one delta in a plain run; None for no bound."""
+    rule: Rule = field(default_factory=FedAvg)
+    """The server step, and how the mean is made."""
     final_evaluation: bool = True
     """Whether the last model is evaluated on the clients, in a round of its own."""
 
@@ -85,4 +90,5 @@ class RunSettings:
             "seed": self.seed,
             "config": dict(self.config),
             "params": self.params.table(),
+            "strategy": self.rule.described(),
         }

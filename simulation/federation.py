@@ -33,7 +33,6 @@ from ..server.initial import first_model
 from ..server.ledger import RoundRecord
 from ..server.run_directory import RunDirectory
 from ..server.surroundings import Surroundings
-from ..strategies.server_rules import FedAvg, Rule
 from ..strategies.task import Site
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def own_policy(settings: RunSettings) -> Policy:
 class Federation:
     """`clients` simulated devices and a server."""
 
-    def __init__(  # noqa: PLR0913 - each is a part of one federation
+    def __init__(
         self,
         trainer: Trainer | Sequence[Trainer],
         settings: RunSettings,
@@ -103,7 +102,6 @@ class Federation:
         clients: int,
         home: Path,
         init: Path | None = None,
-        rule: Rule | None = None,
         policy: Policy | None = None,
         drops: Sequence[Drop] = (),
         observe: Callable[[RoundRecord], None] = lambda _record: None,
@@ -116,7 +114,6 @@ class Federation:
             clients: How many.
             home: Where `runs/` is.
             init: A safetensors file with the initial model; None for the task's own.
-            rule: The server step; FedAvg by default.
             policy: Of every client; None is the one that `own_policy` makes.
             drops: Losses to play.
             observe: Called with every record.
@@ -138,7 +135,7 @@ class Federation:
         )
         self._observe, self._trainer = observe, trainer
         self.coordinator = Coordinator(
-            settings, model, metrics, rule or FedAvg(), self._surroundings()
+            settings, model, metrics, settings.rule, self._surroundings()
         )
         self._enrol([self._device(i, clients, trainers[i]) for i in range(clients)])
 

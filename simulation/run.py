@@ -18,9 +18,9 @@ from ..clients.child import Child, InProcess
 from ..protocol.errors import SettingsError
 from ..server.consistency import check_clients
 from ..server.run_config import Value, new_run_id, run_settings, tables
+from ..server.run_rule import chosen
 from ..strategies.app import AppRef
 from ..strategies.places import umbel_home
-from ..strategies.server_rules import FedAvg, Rule
 from ..strategies.task import Task
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ class Plan:
     app: AppRef | Task
     settings: RunSettings
     clients: int
-    rule: Rule
     drops: Sequence[Drop]
     asked: Options
 
@@ -81,7 +80,6 @@ class Plan:
                 clients=self.clients,
                 home=self.asked.home or umbel_home(),
                 init=self.asked.init,
-                rule=self.rule,
                 policy=self.asked.policy,
                 drops=self.drops,
                 observe=observe,
@@ -123,16 +121,17 @@ def plan(app: Path | str | Task, options: Options | None = None) -> Plan:
     if not isinstance(app, Path | str | Task):
         raise SettingsError("app", "an app directory or a umbel.Task", type(app).__name__)
     known = app if isinstance(app, Task) else AppRef.read(Path(app))
-    table, config = tables(known.settings if isinstance(known, AppRef) else {}, _given(asked))
+    own, given = known.settings if isinstance(known, AppRef) else {}, _given(asked)
+    table, config = tables(own, given)
     run = asked.run or new_run_id(_name(known))
-    settings = run_settings(table, config, run=run, secure=asked.secure)
+    rule = chosen(table, {*own, *given})
+    settings = run_settings(table, config, run=run, secure=asked.secure, rule=rule)
     clients = int(table["clients"])
     check_clients(settings, clients)
     return Plan(
         app=known,
         settings=settings,
         clients=clients,
-        rule=FedAvg(server_learning_rate=float(table["server-learning-rate"])),
         drops=[parse(t, clients, settings.rounds, secure=asked.secure) for t in asked.drops],
         asked=asked,
     )

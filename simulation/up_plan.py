@@ -19,6 +19,7 @@ from ..protocol import graph
 from ..protocol.errors import SettingsError, StateError
 from ..server.consistency import check_clients
 from ..server.run_config import run_settings, tables
+from ..server.run_rule import chosen
 from ..strategies.app import read_tables
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ def plan_up(app: Path, asked: Asked) -> UpPlan:
         merged = {**declared, **own, **config} if ours else _rounds_of({**declared, **config})
         merged.pop("task", None)
         table, extra = tables(merged, rest)
-        checked = run_settings(table, extra, run="run", secure=asked.secure)
+        rule = chosen(table, {*merged, *rest})
+        checked = run_settings(table, extra, run="run", secure=asked.secure, rule=rule)
         rounds = (checked.rounds + 1) * checked.attempts
         _check_size(edge + gpu, checked, asked)
     elif asked.init is not None:

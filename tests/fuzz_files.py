@@ -36,6 +36,7 @@ from umbel.server.core_client import _federation_of, _root_of
 from umbel.server.core_socket import ticket_key
 from umbel.server.flower_train import _given
 from umbel.server.run_config import from_environment, run_settings, tables
+from umbel.server.run_rule import chosen
 from umbel.simulation.dev_federation import Client, DevFederation, prepare
 from umbel.simulation.processes import read_state
 from umbel.strategies.app import AppRef, read_tables
@@ -169,7 +170,8 @@ def _app() -> object:
     declared, own = read_tables(folder() / "app")
     ref = AppRef.read(folder() / "app")
     table, config = tables(ref.settings, {})
-    settings = run_settings(table, config, run="r", secure=True)
+    rule = chosen(table, ref.settings)
+    settings = run_settings(table, config, run="r", secure=True, rule=rule)
     return declared, own, settings.described()
 
 
@@ -183,12 +185,14 @@ def _given_settings(data: bytes) -> object:
     before = os.environ.pop("UMBEL_SETTINGS", None)
     os.environ["UMBEL_SETTINGS"] = text
     try:
-        table, config = tables(_given(), {})
+        given = _given()
+        table, config = tables(given, {})
     finally:
         del os.environ["UMBEL_SETTINGS"]
         if before is not None:
             os.environ["UMBEL_SETTINGS"] = before
-    return run_settings(table, config, run="r", secure=False).described()
+    rule = chosen(table, given)
+    return run_settings(table, config, run="r", secure=False, rule=rule).described()
 
 
 def _environment(data: bytes) -> object:
@@ -196,7 +200,8 @@ def _environment(data: bytes) -> object:
     pairs = (line.partition("=") for line in lines)
     given = from_environment({name: value for name, _, value in pairs})
     table, config = tables({}, given)
-    return run_settings(table, config, run="r", secure=True).described()
+    rule = chosen(table, given)
+    return run_settings(table, config, run="r", secure=True, rule=rule).described()
 
 
 # ---- a federation's ------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(parents=True)
     (folder / "pyproject.toml").write_text(PROJECT)
 
-    def run(_grid: object, _rule: object, settings: object, *_: object) -> None:
+    def run(_grid: object, settings: object, *_: object) -> None:
         raise Seen(settings)
 
     monkeypatch.setattr(flower_train, "_run", run)

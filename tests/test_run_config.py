@@ -19,6 +19,7 @@ from umbel.server.run_config import (
     run_settings,
     tables,
 )
+from umbel.strategies.server_rules import FedAvg
 
 
 def test_defaults_are_those_of_the_page() -> None:
@@ -26,7 +27,7 @@ def test_defaults_are_those_of_the_page() -> None:
     assert table == KEYS
     assert (table["rounds"], table["min-members"], table["min-survivors"]) == (10, 3, 3)
     assert config == {"seed": 0}
-    settings = run_settings(table, config, run="r", secure=True)
+    settings = run_settings(table, config, run="r", secure=True, rule=FedAvg())
     assert (settings.scheme, settings.cohort, settings.deadline) == ("A", None, 600.0)
     assert settings.params.value_range == 1.0
 
@@ -41,7 +42,7 @@ def test_the_caller_stands_above_the_app_and_the_app_above_the_defaults() -> Non
 def test_the_seed_is_the_runs_and_the_tasks() -> None:
     table, config = tables({"seed": 4}, {"seed": 5})
     assert table["seed"] == config["seed"] == 5
-    assert run_settings(table, config, run="r", secure=True).seed == 5
+    assert run_settings(table, config, run="r", secure=True, rule=FedAvg()).seed == 5
 
 
 @pytest.mark.parametrize("key", ["roundz", "width", "task"])
@@ -102,21 +103,21 @@ def test_what_no_client_could_train_with_ends_here(key: str, value: Value) -> No
 def test_a_value_outside_its_range_is_named(key: str, value: Value) -> None:
     table, config = tables({}, {key: value})
     with pytest.raises(SettingsError, match=key):
-        run_settings(table, config, run="r", secure=True)
+        run_settings(table, config, run="r", secure=True, rule=FedAvg())
 
 
 def test_a_plain_run_and_a_cohort() -> None:
     table, config = tables(
         {}, {"cohort": 4, "attempts": 3, "deadline": 9.0, "trip": 2.0, "dropout": 0.2}
     )
-    settings = run_settings(table, config, run="r", secure=False)
+    settings = run_settings(table, config, run="r", secure=False, rule=FedAvg())
     assert (settings.scheme, settings.cohort, settings.attempts) == ("plain", 4, 3)
     assert (settings.deadline, settings.trip, settings.dropout) == (9.0, 2.0, 0.2)
 
 
 def test_zero_leaves_the_trips_to_the_deadline() -> None:
     table, config = tables({}, {"trip": 0})
-    assert run_settings(table, config, run="r", secure=True).trip is None
+    assert run_settings(table, config, run="r", secure=True, rule=FedAvg()).trip is None
 
 
 @given(st.text(max_size=80))
@@ -124,7 +125,7 @@ def test_any_name_makes_a_run_id(name: str) -> None:
     made = new_run_id(name)
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", made)
     table, config = tables({}, {})
-    assert run_settings(table, config, run=made, secure=True).run == made
+    assert run_settings(table, config, run=made, secure=True, rule=FedAvg()).run == made
 
 
 def test_run_ids_tell_the_app_and_differ() -> None:
@@ -165,7 +166,7 @@ def test_a_variables_value_is_read_as_toml_has_it(text: str, value: Value) -> No
 def test_a_number_that_no_float_holds_is_refused(name: str) -> None:
     def settings() -> object:
         table, config = tables({}, from_environment({name: "9" * 400}))
-        return run_settings(table, config, run="r", secure=True)
+        return run_settings(table, config, run="r", secure=True, rule=FedAvg())
 
     with pytest.raises(SettingsError):
         settings()

@@ -18,6 +18,7 @@ from umbel.protocol.manifest import Manifest
 from umbel.server.run_config import run_settings, tables
 from umbel.simulation.federation import Federation
 from umbel.strategies.app import AppRef
+from umbel.strategies.server_rules import FedAvg
 from umbel.tests.ddp_app import NAME, write
 
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
@@ -82,7 +83,7 @@ def test_torch_stays_out_of_the_session_and_out_of_edge_clients() -> None:
 def test_numpy_clients_and_a_torch_group_train_one_model(tmp_path: Path) -> None:
     app = AppRef.read(DIGITS)
     table, config = tables(dict(app.settings), {"clients": 4, "rounds": ROUNDS})
-    settings = run_settings(table, config, run="mixed", secure=True)
+    settings = run_settings(table, config, run="mixed", secure=True, rule=FedAvg())
     with closing(trainer_for(app, 0)) as edge, closing(trainer_for(app, 1)) as silo:
         ours, theirs = (Manifest.of(trainer.arrays()) for trainer in (edge, silo))
         declared = edge.declared()
