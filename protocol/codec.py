@@ -206,16 +206,24 @@ class Codec:
             np.divide(signed[part], denominator, out=tile)
             np.copyto(out[part], tile, casting="unsafe")
 
-    def check_sum(self, words: NDArray[np.uint32], survivors: int) -> None:
-        """Refuse a sum that `survivors` codes cannot have.
+    def bound(self, survivors: int) -> int:
+        """Return the largest magnitude of a sum of so many codes: `survivors * Q`."""
+        return int(survivors * self.q_max)
 
-        Raises:
-            VoidRound: A word lies beyond `survivors * Q`: masks are left in the sum.
-        """
-        signed = _signed(words)
-        bound = survivors * self.q_max
-        if signed.size and not (-bound <= int(signed.min()) and int(signed.max()) <= bound):
-            raise VoidRound(f"masks did not cancel: a sum lies beyond {survivors} * Q = {bound}")
+
+def check_sum(words: NDArray[np.uint32], bound: int) -> None:
+    """Refuse a sum that the survivors' codes cannot have.
+
+    Args:
+        words: Of the opened sum, or of a part of it.
+        bound: `Codec.bound` of the survivors.
+
+    Raises:
+        VoidRound: A word lies beyond it: masks are left in the sum.
+    """
+    signed = _signed(words)
+    if signed.size and not (-bound <= int(signed.min()) and int(signed.max()) <= bound):
+        raise VoidRound(f"masks did not cancel: a sum lies beyond {bound}, the survivors' Q")
 
 
 def _signed(words: NDArray[np.uint32]) -> NDArray[np.int32]:

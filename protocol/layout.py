@@ -54,8 +54,6 @@ class Sums(NamedTuple):
     weight: int
     saturated: int
     metrics: dict[str, float | int]
-    words: NDArray[np.uint32]
-    """Section 32, a view of the buffer that was read."""
 
 
 class MessageLayout:
@@ -179,25 +177,26 @@ class MessageLayout:
         bound = 2.0 ** (METRIC_BITS - codec.log_members)
         return [_fixed(name, metrics[name], bits, bound) for name, bits in self.metrics.items()]
 
-    def read(self, buffer: bytes | bytearray | memoryview, survivors: int, codec: Codec) -> Sums:
-        """Return the sums in an unmasked total, or say that the round is void.
+    def read(self, numbers: bytes | bytearray | memoryview, survivors: int, codec: Codec) -> Sums:
+        """Return the sums in section 64 of an unmasked total, or say that the round is void.
+
+        Whether section 32 is one of so many codes is `codec.check_sum`'s.
 
         Args:
-            buffer: The sum of the survivors' messages, of this layout.
+            numbers: Section 64 of the sum of the survivors' messages.
             survivors: |U|, 1..members, from the agreed bitmap.
             codec: The code of the round.
 
         Raises:
             VoidRound: A rule is broken; nothing of the sum may be published.
-            ValueError: The buffer has another length, or `survivors` is out of range.
+            ValueError: It has another length, or `survivors` is out of range.
         """
-        view = memoryview(buffer).cast("B")
-        if len(view) != self.total_bytes:
-            raise ValueError(f"a sum has {self.total_bytes} bytes, got {len(view)}")
+        view = memoryview(numbers).cast("B")
+        if len(view) != (size := self.total_bytes - self.split):
+            raise ValueError(f"a sum has {size} bytes of numbers, got {len(view)}")
         if not 1 <= survivors <= codec.members:
             raise ValueError(f"survivors lie in 1..{codec.members}, got {survivors}")
-        section = np.frombuffer(view, "<u8", offset=self.split)
-        first, weight, saturated, *numbers, last = section.tolist()
+        first, weight, saturated, *values, last = np.frombuffer(view, "<u8").tolist()
         if (first, last) != (survivors, survivors):
             raise VoidRound(f"masks did not cancel: the ones do not sum to {survivors}")
         cap = codec.weight_cap if self.phase == "train" else 1
@@ -205,28 +204,11 @@ class MessageLayout:
             raise VoidRound(
                 f"masks did not cancel: the weights do not sum to {survivors}..{survivors * cap}"
             )
-        words = np.frombuffer(view, "<u4", self.words32)
-        codec.check_sum(words, survivors)
-        values = {
+        metrics = {
             name: _real(number, bits)
-            for (name, bits), number in zip(self.metrics.items(), numbers, strict=True)
+            for (name, bits), number in zip(self.metrics.items(), values, strict=True)
         }
-        return Sums(weight, saturated, values, words)
-
-    def mean(self, sums: Sums, codec: Codec, *, in_place: bool = False) -> dict[str, NDArray[Any]]:
-        """Return the weighted mean delta of each averaged array, in its shape and dtype.
-
-        Decoded in float64 and rounded once. Empty in `evaluate`. With `in_place` a float32
-        array is decoded over its own words, which are used up: no second model in memory.
-        """
-        means = {}
-        for entry in self.manifest.averaged if self.places else ():
-            words = sums.words[self.places[entry.name]]
-            same = in_place and entry.numpy == np.dtype("<f4")
-            flat = words.view("<f4") if same else np.empty(entry.size, entry.numpy)
-            codec.decode(words, sums.weight, flat)
-            means[entry.name] = flat.reshape(entry.shape)
-        return means
+        return Sums(weight, saturated, metrics)
 
 
 def rounding_key(seed: int, round_number: int, client: int, phase: str) -> bytes:

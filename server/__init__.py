@@ -11,11 +11,15 @@ A round       coordinator.py drives rounds, attempt.py one try at one, on what s
 Resume        history.py is where a run stands, by its ledger; open_round.py what is kept of a
               round whose survivors are fixed, reopened.py the attempt that goes on from there.
 Vectors       ingest.py takes frames into slots of core/, firewall.py judges what is not masked.
+              embedded.py is the core in the coordinator's own process.
+The model     model_in_force.py moves it on, a round at a time; stepping.py is the server step as
+              an order to the core, and what each shard does of it; moment_file.py keeps the
+              step's moments on the disk.
 The record    run_directory.py is a run on disk, run_place.py where it lies and who writes it,
-              round_folder.py one round of it, ledger.py its chain of entries in the SQLite file
-              of ledger_file.py; disk_space.py says what it will still take. lost_rounds.py finds
-              where a run goes on, run_check.py what of it is damaged. write_behind.py does the
-              writing in one thread; runs_cli.py shows past runs.
+              round_folder.py one round of it, by plain_files.py; ledger.py its chain of entries, in
+              the SQLite file of ledger_file.py; disk_space.py says what it will still take.
+              lost_rounds.py finds where a run goes on, run_check.py what of it is damaged.
+              write_behind.py does the writing in one thread; runs_cli.py shows past runs.
 Core service  core_cli.py is `umbel core up`: core_service.py between sessions.py (who is
               connected) with streams.py (one node's session), core_sum.py (the open sum),
               grpc_gateway.py (devices' port) and core_socket.py with core_commands.py

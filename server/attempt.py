@@ -66,8 +66,7 @@ class Attempt:
         self._open_intake, self._post, self._note, self._knows = intake, post, note, knows
         self._server, self._keep = Reopenable(plan.terms), keep
         self._intake: Intake | None = None
-        self._gone: set[str] = set()
-        self._ready: list[str] = []
+        self._gone, self._ready = set[str](), list[str]()
         self._waiting = set(plan.cohort)  # whose answer this phase waits for
         self._headers: dict[str, pb.MaskedHeader] = {}
         self._refusals: Counter[str] = Counter()
@@ -108,7 +107,7 @@ class Attempt:
         try:
             if node not in self._headers:
                 raise PeerError(node, "sent frames before their header")  # noqa: TRY301
-            digest = taken(self._opened())
+            digest = taken(self.opened())
             if digest:
                 self._fold(node, digest)
         except PeerError as error:
@@ -234,11 +233,11 @@ class Attempt:
             plain.check(self.plan.cohort[node].member, self.ctx, masked.header)
         if self._headers.setdefault(node, masked.header) != masked.header:
             raise PeerError(node, "sent a second vector for one round")
-        self._opened().expect(node, masked.header.y_hash)
+        self.opened().expect(node, masked.header.y_hash)
 
     def _fold(self, node: str, digest: bytes) -> None:
         """Check a whole vector and add it to the sum, once."""
-        intake = self._opened()
+        intake = self.opened()
         if node in intake.folded:
             return
         if self.plan.secure:
@@ -288,7 +287,7 @@ class Attempt:
         elif self.phase is P.SUMMING and self.plan.secure:
             survivors = self._server.end_uploads()
             self.survivors = tuple(i.hex() for i in self._server.ids(self._server.u))
-            self._keep(self.plan, self._server, self._opened())
+            self._keep(self.plan, self._server, self.opened())
             self._send("survivors", survivors)
             self._move(E.UPLOADED, now)
         elif self.phase is P.SUMMING:
@@ -322,7 +321,7 @@ class Attempt:
             self._move(E.FROZEN_PLAIN, now)
 
     def _end_plain(self, now: float) -> None:
-        least, folded = self.plan.params.min_survivors, self._opened().folded
+        least, folded = self.plan.params.min_survivors, self.opened().folded
         if len(folded) < least:
             raise TooFewMembers(f"{len(folded)} updates came, at least {least} are needed")
         self.survivors = tuple(node for node in self.roster if node in folded)
@@ -333,7 +332,7 @@ class Attempt:
         streams: list[tuple[bytearray, int]] = []
         try:
             streams = self._server.finish()
-            self._opened().unmask(streams)
+            self.opened().unmask(streams)
         finally:
             wipe(*(key for key, _ in streams))
             for member, what in self._server.faults:
@@ -343,10 +342,10 @@ class Attempt:
 
     def _read_sum(self) -> None:
         """Apply the void rules to the opened sum and keep what it says."""
-        intake, layout = self._opened(), self.plan.layout
+        intake, layout = self.opened(), self.plan.layout
         if self.codec is None or sorted(intake.folded) != sorted(self.survivors):
             raise VoidRound("the core folded others than the survivors")
-        self.sums = layout.read(intake.total(), len(self.survivors), self.codec)
+        self.sums = intake.read(layout, len(self.survivors), self.codec)
 
     def _open(self) -> None:
         if self.codec is None:
@@ -354,7 +353,8 @@ class Attempt:
         plan = replace(self.plan, budget=self.clock.latest - self._now)
         self._intake = self._open_intake(self.ctx, plan, self.codec)
 
-    def _opened(self) -> Intake:
+    def opened(self) -> Intake:
+        """Return where this attempt's vectors are."""
         if self._intake is None:
             raise VoidRound("no sum was opened")
         return self._intake

@@ -22,22 +22,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import outcome
 from .attempt import Attempt
 from .core.world import World
+from .embedded import Embedded
 from .firewall import Firewall
 from .history import History
-from .ingest import here
 from .invitation import start_of
 from .keeping import Keeping
+from .model_in_force import ModelInForce
 from .planning import Place, Planner
 from .reopened import Reopened
 from .roll import Roll
 from ..protocol import messages_pb2 as pb
 from ..protocol import wire
-from ..protocol.digest import model_digest
 from ..protocol.errors import PeerError, RoundFailed, TooFewMembers, VoidRound
 from ..protocol.frames import subject
 from ..protocol.manifest import Manifest
 from ..protocol.round_table import OVER, RoundEvent, RoundPhase
-from ..strategies.server_step import stepped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,22 +83,21 @@ class Coordinator:
         self.done = False
         self.round = past.round
         self.bytes_up = self.bytes_down = 0
-        self._rule, self._around = rule, around
+        self._around = around
         self._planner = Planner(settings, around, self.manifest, metrics, past)
         cap = settings.params.weight_cap
         firewall = Firewall(self.manifest, max_norm=settings.max_norm, weight_cap=cap)
-        self._intake = around.intake or here(World(around.slots), firewall)
+        self._core = around.core or Embedded(World(around.slots), firewall)
         self._roll = Roll(around.verifier)
         self._tries, self._held = 0, False
         self._keeping = Keeping(around.directory, past.best, around.tests)
         self._past: deque[bytes] = deque(maxlen=_REMEMBERED)
         self._phase = "evaluate" if past.evaluated else "train"
         self._attempt: Attempt | None = None
-        packed = self.manifest.pack(model)
-        if history is None:
-            self._publish(packed)
-        else:
-            self._take(model_digest(packed), packed)
+        self._force = ModelInForce(
+            self._core, around.directory, self.manifest, rule, self.manifest.pack(model),
+            new=history is None,
+        )  # fmt: skip
 
     # -- nodes ------------------------------------------------------------------------------
 
@@ -247,7 +245,7 @@ class Coordinator:
     def _opened(self, kind: type[A], plan: Plan, now: float) -> A:
         return kind(
             plan,
-            intake=self._intake,
+            intake=self._core.intake,
             post=self._post,
             note=self.note,
             knows=self._roll.knows,
@@ -314,18 +312,16 @@ class Coordinator:
         self._attempt = None
 
     def _commit(self, attempt: Attempt, now: float) -> None:
-        """Step, write, record: in this order; the record is what finishes the round."""
+        """Step, publish, write, record: in this order; the record is what finishes the round."""
         if (sums := attempt.sums) is None or (codec := attempt.codec) is None:
             raise TooFewMembers("the attempt has no sum")
         record = outcome.recorded(sums, attempt.plan.layout, len(attempt.survivors))
         if self._phase == "train":
-            mean = attempt.plan.layout.mean(sums, codec, in_place=True)
-            packed = bytearray(self.manifest.total_bytes)
-            views = self.manifest.views(packed)
-            stepped(self._rule, self.model, mean, {}, self.round, views)
-            if (test := self._around.test) is not None:
-                record |= {f"test.{name}": value for name, value in test(views).items()}
-            self._publish(packed)
+            stepped = self._force.step(attempt)
+            if self._around.test is not None:
+                tested = self._around.test(self.manifest.views(stepped.packed))
+                record |= {f"test.{name}": value for name, value in tested.items()}
+            self._force.move_on(self.round, stepped)
         for line in outcome.warnings(record, codec):
             self.note("warning", "", line)
         attempt.committed(now)
@@ -371,19 +367,20 @@ class Coordinator:
 
     # -- helpers ----------------------------------------------------------------------------
 
-    def _publish(self, packed: bytearray) -> None:
-        """Write the model of this round durably, then make it the one that members fetch.
+    @property
+    def model(self) -> Mapping[str, NDArray[Any]]:
+        """The model in force, its arrays by name, read-only."""
+        return self._force.arrays
 
-        The named arrays are views of the published bytes: one copy of the model in all.
-        """
-        digest, arrays = model_digest(packed), self.manifest.views(packed)
-        self._around.directory.write_round(self.round, arrays, self.manifest, digest, {})
-        self._take(digest, packed)
+    @property
+    def published(self) -> memoryview:
+        """Its bytes, in the layout of its manifest."""
+        return self._force.packed
 
-    def _take(self, digest: bytes, packed: bytearray) -> None:
-        """Put a model in force and let members fetch it."""
-        self.model, self.published, self.digest = self.manifest.views(packed), packed, digest
-        self._around.publish(digest, packed)
+    @property
+    def digest(self) -> bytes:
+        """Its digest."""
+        return self._force.digest
 
     def _post(self, node: str, message: pb.ToClient) -> None:
         data = message.SerializeToString()

@@ -18,6 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from . import core_wire
+from .core.run_model import RunModel
 from .remote_intake import RemoteIntake
 from ..protocol.documents import read_json
 from ..protocol.errors import BadCertificate, Malformed, PeerError, StateError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from .ingest import Intake
     from .invitation import Plan
     from ..protocol.codec import Codec
+    from ..protocol.manifest import Manifest
 
 SOCKET = "core.sock"
 ANSWER_S = 60.0
@@ -98,6 +100,7 @@ class CoreClient:
         self.elsewhere: dict[str, str] = {}
         """Node ids, hex, with the other run of which each had a session when its last ticket was
         made; nothing where it had none."""
+        self.model: RunModel
         self.run = ""
         self.gateway = ""
         self.ca = sha256(root.public_bytes(Encoding.DER)).digest()
@@ -156,9 +159,15 @@ class CoreClient:
         """Send a message to a node."""
         self._send("post", data, node=node)
 
-    def publish(self, digest: bytes, packed: bytearray) -> None:
-        """Let members fetch a model."""
+    def put(self, manifest: Manifest, digest: bytes, packed: bytearray) -> None:
+        """Put a model in force that no step made, and let members fetch it."""
+        self.model = RunModel(manifest, digest, packed)
         self._send("publish", packed, digest=digest.hex())
+
+    def publish(self, digest: bytes) -> None:
+        """Put the model that was stepped last in force, and let members fetch it."""
+        self.model.adopt(digest)
+        self._send("publish", bytearray(self.model.packed), digest=digest.hex())
 
     def tickets(self, bearers: Sequence[tuple[str, str]], seconds: float) -> dict[str, bytes]:
         """Return a ticket for each (node id, TLS fingerprint), both hex.

@@ -166,7 +166,7 @@ class CoreSum:
     def result(self) -> memoryview:
         """Freeze the sum and return it; valid until `close`."""
         self.frozen = True
-        return self._ingest.total()
+        return self._ingest.sum.result()
 
     def save(self, path: Path) -> bytes:
         """Freeze the sum and write it to a new file; return its SHA-256."""

@@ -1,10 +1,12 @@
 """How much of the disk a run will still take, and what is said and done when it is not there.
 
-    still needed = (KEPT + 1 - kept) * (model + ROUND_BYTES)    rounds that stay, and one in writing
+    still needed = (KEPT + 1 - kept) * (round + ROUND_BYTES)    rounds that stay, and one in writing
                  (one more where the server tests models after their rounds: it is still read)
                  + OPEN * model                                 the sum of a round that is open
                  + rows to come * bytes a row                   the ledger, by its rows so far
                  + SPARE_BYTES
+
+A round is a model, and as much for each moment of the server step.
 
 | free bytes | what happens |
 |---|---|
@@ -82,24 +84,28 @@ class DiskSpace:
         self._run = run
         self._warned: int | None = None
 
-    def check(self, n: int, manifest: Manifest) -> None:
+    def check(self, n: int, manifest: Manifest, models: int) -> None:
         """Refuse or warn before round `n` is written, as the table of this module says.
+
+        Args:
+            n: The round.
+            manifest: Of its model.
+            models: How many times the model's bytes it has.
 
         Raises:
             StateError: There is too little space; both numbers are said.
         """
         run, free = self._run, free_bytes(self._run.path)
-        rounds, ledger = self._to_come(n, manifest)
+        rounds, ledger = self._to_come(n, manifest, models)
         if n == 0 and free < rounds + SPARE_BYTES:
             raise StateError(
                 str(run.path), f"{rounds + SPARE_BYTES} bytes free for a run of this model",
                 f"{free} bytes", "free the disk, or point UMBEL_HOME at another one",
             )  # fmt: skip
-        if free < needed(manifest):
+        if free < (one := needed(manifest, models)):
             raise StateError(
-                str(run.path), f"{needed(manifest)} bytes free for this round", f"{free} bytes",
-                _MOVE,
-            )  # fmt: skip
+                str(run.path), f"{one} bytes free for this round", f"{free} bytes", _MOVE
+            )
         wanted = rounds + ledger + SPARE_BYTES
         if free < wanted and (self._warned is None or free < self._warned // 2):
             self._warned = free
@@ -107,22 +113,22 @@ class DiskSpace:
             run.ledger.event("warning", round=n, attempt=0, code=line)
             run.warn(line)
 
-    def _to_come(self, n: int, manifest: Manifest) -> tuple[int, int]:
+    def _to_come(self, n: int, manifest: Manifest, models: int) -> tuple[int, int]:
         """Return the bytes that rounds and ledger will still take."""
         record = self._run.ledger.begun()
         total = record.config.get("rounds", 0) if record is not None else 0
         left = max(0, total - n) if isinstance(total, int) else 0
         kept = KEPT + (record is not None and bool(record.config.get(SERVER_TEST)))
         rounds = (kept + 1 - min(kept, len(self._run.kept()))) * (
-            manifest.total_bytes + ROUND_BYTES
+            models * manifest.total_bytes + ROUND_BYTES
         ) + OPEN * manifest.total_bytes
         size = self._run.ledger.path.stat().st_size
         return rounds, left * (max(ROW_BYTES, size // n) if n else ROW_BYTES)
 
 
-def needed(manifest: Manifest) -> int:
-    """Return the bytes that one more round takes while it is written."""
-    return manifest.total_bytes + ROUND_BYTES + SPARE_BYTES
+def needed(manifest: Manifest, models: int = 1) -> int:
+    """Return the bytes that one more round, of so many models' size, takes while it is written."""
+    return models * manifest.total_bytes + ROUND_BYTES + SPARE_BYTES
 
 
 def free_bytes(path: Path) -> int:
@@ -130,9 +136,9 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
-def full(path: Path, manifest: Manifest, why: str) -> StateError:
+def full(path: Path, manifest: Manifest, models: int, why: str) -> StateError:
     """Return the error of a round whose writing failed, with the numbers."""
-    expected = f"{needed(manifest)} bytes free for this round"
+    expected = f"{needed(manifest, models)} bytes free for this round"
     return StateError(str(path), expected, f"{free_bytes(path.parent)} bytes, and {why}", _MOVE)
 
 

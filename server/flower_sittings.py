@@ -142,9 +142,8 @@ class Sittings:
             wall=_now,
             test=self._learned.test,
             ready=self._ready,
-            publish=core.publish,
+            core=core,
             traffic=core.traffic,
-            intake=core.intake,
             open_rounds=OpenRounds(rounds, self._disk.later),
         )
 

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .core.world import World
-    from .firewall import Firewall
     from .invitation import Plan
+    from .stepping import StepOrder, Stepped
     from ..protocol.codec import Codec
+    from ..protocol.layout import MessageLayout, Sums
+    from ..protocol.manifest import Manifest
 
 
 class Intake(Protocol):
@@ -71,8 +73,11 @@ class Intake(Protocol):
     def unmask(self, streams: Sequence[tuple[bytes | bytearray, int]]) -> None:
         """Freeze the sum and take the streams off it."""
 
-    def total(self) -> memoryview:
-        """Freeze the sum and return it; valid until `close`."""
+    def read(self, layout: MessageLayout, survivors: int, codec: Codec) -> Sums:
+        """Freeze the sum and return what it says beside the update; VoidRound if it is none."""
+
+    def step(self, order: StepOrder) -> Stepped:
+        """Make the next model out of the frozen sum (VoidRound); it may be published then."""
 
     def save(self, path: Path) -> bytes:
         """Freeze the sum, write it as it is to a new file, fsync, and return its SHA-256."""
@@ -86,6 +91,19 @@ class Intake(Protocol):
 
 OpenIntake = Callable[[bytes, "Plan", "Codec"], Intake]
 """Opens the sum of an attempt: its context, its plan, the code of its roster."""
+
+
+class AggregationCore(Protocol):
+    """Sums and model of one run: in this process (embedded.py), or in the core service."""
+
+    def intake(self, ctx: bytes, plan: Plan, codec: Codec, /) -> Intake:
+        """Open the sum of an attempt."""
+
+    def put(self, manifest: Manifest, digest: bytes, packed: bytearray, /) -> None:
+        """Put a model in force that no step made, and let members fetch it."""
+
+    def publish(self, digest: bytes, /) -> None:
+        """Put the model that was stepped last in force, and let members fetch it."""
 
 
 STALLS_A_TRIP = 4
@@ -230,10 +248,6 @@ class Ingest:
         """Freeze the sum and take the streams off it."""
         self.sum.unmask(streams)
 
-    def total(self) -> memoryview:
-        """Freeze the sum and return it; valid until `close`."""
-        return self.sum.result()
-
     def save(self, path: Path) -> bytes:
         """Freeze the sum and write it to a new file; return its SHA-256."""
         return write_sum(path, self.sum.result())
@@ -266,16 +280,3 @@ class Ingest:
             self._be_patient(node, 0, now)
             self._waiting.discard(node)
         return self._uploads[node]
-
-
-def here(core: World, firewall: Firewall) -> OpenIntake:
-    """Return what opens sums at a core in this process, unmasked updates checked by `firewall`."""
-
-    def opened(ctx: bytes, plan: Plan, codec: Codec) -> Intake:
-        layout = plan.layout
-        shape = Shape(layout.total_bytes, layout.split, plan.stall, plan.budget, codec.members)
-        return Ingest(
-            core, ctx, shape, lambda node, slot: firewall.check_message(node, slot, layout, codec)
-        )
-
-    return opened

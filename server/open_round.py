@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from .disk_space import free_bytes
-from .round_folder import read_file, sync, why
+from .plain_files import read_file, sync, why
 from ..protocol import fields
 from ..protocol.errors import PeerError, StateError
 from ..protocol.transcript import LIMIT, Transcript

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .deadlines import LEASE_S
+from .stepping import Stepped, keep_rest, move
+from ..protocol.codec import check_sum
+from ..protocol.digest import model_digest
 from ..protocol.entropy import wipe
 from ..protocol.errors import Malformed, PeerError
 from ..protocol.keys import KEY_BYTES as KEY
@@ -18,6 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .core_client import CoreClient
+    from .stepping import StepOrder
+    from ..protocol.codec import Codec
+    from ..protocol.layout import MessageLayout, Sums
 
 
 class RemoteIntake:
@@ -97,11 +105,21 @@ class RemoteIntake:
         finally:
             wipe(keys)
 
-    def total(self) -> memoryview:
-        """Return the sum, read from the core once."""
-        if not self._sum:
-            self._sum = self._core.result()
-        return memoryview(self._sum)
+    def read(self, layout: MessageLayout, survivors: int, codec: Codec) -> Sums:
+        """Take the sum over and return what it says beside the update; VoidRound if it is none."""
+        self._sum = self._core.result()
+        sums = layout.read(memoryview(self._sum)[layout.split :], survivors, codec)
+        check_sum(np.frombuffer(self._sum, "<u4", layout.words32), codec.bound(survivors))
+        return sums
+
+    def step(self, order: StepOrder) -> Stepped:
+        """Make the next model out of the sum."""
+        model = self._core.model
+        old, new, moments = model.begin(order)
+        move(np.frombuffer(self._sum, "<u4", order.layout.words32), 0, order, old, new, moments)
+        keep_rest(model.manifest, old, new)
+        digest = model.stepped(model_digest(new))
+        return Stepped(digest, model.stepped_packed, model.moments_packed)
 
     def save(self, path: Path) -> bytes:
         """Let the core write the sum to a new file; return its SHA-256."""

@@ -41,7 +41,7 @@ class Reopened(Attempt):
         params = self.plan.params
         self.codec = Codec(len(self.roster), params.value_range, params.weight_cap)
         self._open()
-        self._opened().load(kept.path, kept.digest, self.survivors)
+        self.opened().load(kept.path, kept.digest, self.survivors)
         self._gone = set(self.roster) - set(self.survivors)
         self._move(RoundEvent.REOPENED, now)
         for node in self.survivors:

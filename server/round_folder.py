@@ -2,12 +2,13 @@
 
     000123/manifest.json               [body, SHA-256 of the body], one line, one spelling
     000123/00000-of-00001.safetensors  the model, arrays by name
+    000123/state.safetensors           moments of the server step, if it keeps any (moment_file.py)
 
-The body names run, round and model digest, the arrays, and the SHA-256 of the safetensors header;
-the digest covers the arrays. So no byte of either file can change unseen, and a folder of another
-run or round is told from this one's. Files are opened without following links, must be regular,
-and have the one length that their manifest gives them: nothing else is read, and nothing is
-mapped, so that a failing disk is an error and not a signal.
+The body names run, round and model digest, the arrays, the SHA-256 of the safetensors header, and
+that of the moments' file; the digest covers the arrays. So no byte of any file can change unseen,
+and a folder of another run or round is told from this one's. Files are opened without following
+links, must be regular, and have the one length that their manifest gives them: nothing else is
+read, and nothing is mapped, so that a failing disk is an error and not a signal.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import os
 import shutil
 import stat
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
+from .moment_file import STATE_FILE, check_moments, write_moments
+from .plain_files import open_file, read_file, remove, sync, why
+from .stepping import StateFile
 from ..protocol.digest import model_digest
 from ..protocol.errors import PeerError, StateError
 from ..protocol.manifest import MAX_JSON, Manifest
@@ -55,6 +59,8 @@ class About:
     ledger: tuple[int, str]
     """Number and hash, hex, of the ledger's last row before: a ledger without it lost its end."""
     extra: Mapping[str, Any]
+    state: bytes = b""
+    """SHA-256 of the moments' file; empty where there is none."""
 
     @property
     def named(self) -> dict[str, str]:
@@ -78,6 +84,7 @@ def write(
     arrays: Mapping[str, NDArray[Any]],
     manifest: Manifest,
     about: About,
+    moments: Mapping[str, memoryview],
     sync_all: Callable[[Iterable[Path]], object],
 ) -> None:
     """Write a round's folder under a hidden name, and rename it when it is on the disk.
@@ -87,6 +94,7 @@ def write(
         arrays: What `manifest` describes.
         manifest: Names, shapes, dtypes.
         about: What both files say of it.
+        moments: The server step's state, buffers in the layout of `manifest`; may be none.
         sync_all: Forces files and folders to the disk.
 
     Raises:
@@ -97,12 +105,17 @@ def write(
         for stale in (temporary, final):
             remove(stale)
         temporary.mkdir(mode=0o700)
-        files = temporary / MODEL_FILE, temporary / MANIFEST_FILE
+        files = [temporary / MODEL_FILE, temporary / MANIFEST_FILE]
         _save(files[0], arrays, about.named)
+        state = {}
+        if moments:
+            files.append(temporary / STATE_FILE)
+            state = {"state": write_moments(files[-1], manifest, moments).hex()}
         body = {
             "format": FORMAT,
             "about": about.named,
             "files": [MODEL_FILE],
+            **state,
             "header": hashlib.sha256(_header(files[0])).hexdigest(),
             "manifest": json.loads(manifest.to_json()),
             "ledger": list(about.ledger),
@@ -129,6 +142,8 @@ def read(folder: Path, run: str, number: int) -> Round:
         data = _model_bytes(path, found)
         arrays = _arrays(data, found.manifest)
         del data
+        if found.state:
+            check_moments(StateFile(folder / STATE_FILE, found.state))
         got = model_digest(found.manifest.pack(arrays))
     except (OSError, ValueError, safetensors.SafetensorError, PeerError) as error:
         raise StateError(str(path), "the arrays of the manifest", why(error), _MOVE) from error
@@ -160,35 +175,6 @@ def read_manifest(folder: Path, run: str, number: int) -> Round:
         raise StateError(str(path), expected, why(error), _MOVE) from error
 
 
-def read_file(path: Path, limit: int) -> bytes:
-    """Return a regular file's bytes; no link is followed, no pipe waited for.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is no regular file, or has more than `limit` bytes; none of them is read.
-    """
-    with _open(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > limit:
-            raise ValueError(f"{size} bytes, {limit} at most")
-        return file.read(size + 1)  # a buffer of that size is made beforehand
-
-
-def remove(path: Path) -> None:
-    """Remove what has this name, whatever it is; nothing where there is nothing.
-
-    Raises:
-        OSError: It cannot be removed.
-    """
-    try:
-        if stat.S_ISDIR(path.lstat().st_mode):
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    except FileNotFoundError:
-        return
-
-
 def write_arrays(
     path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
 ) -> None:
@@ -199,24 +185,6 @@ def write_arrays(
     """
     _save(path, arrays, metadata)
     sync(path)
-
-
-def sync(path: Path) -> None:
-    """Force a file or a directory to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def why(error: Exception) -> str:
-    """Return what an error says, without the path that stands before it already."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    if isinstance(error, KeyError):
-        return f"no key {error}"
-    return str(error)
 
 
 def _save(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
@@ -256,6 +224,7 @@ def _parse(data: bytes, path: Path, run: str, number: int) -> Round:
         digest=bytes.fromhex(about["digest"]),
         extra=body["extra"],
         header=body["header"],
+        state=bytes.fromhex(body.get("state", "")),
         arrays={},
     )
 
@@ -287,21 +256,12 @@ def _arrays(data: bytes, manifest: Manifest) -> dict[str, NDArray[Any]]:
 
 def _header(path: Path) -> bytes:
     """Return the first bytes of a safetensors file: a length, and so many bytes of JSON."""
-    with _open(path) as file:
+    with open_file(path) as file:
         start = file.read(8)
         length, size = int.from_bytes(start, "little"), os.fstat(file.fileno()).st_size
         if length > min(HEADER_LIMIT, size - len(start)):
             raise ValueError(f"a header of {length} bytes in a file of {size}")
         return start + file.read(length)
-
-
-def _open(path: Path) -> BinaryIO:
-    """Open a regular file for reading: no link is followed, and no pipe is waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ValueError("no regular file")
-    return os.fdopen(descriptor, "rb")
 
 
 def _sealed(body: Mapping[str, Any]) -> bytes:

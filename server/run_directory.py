@@ -27,10 +27,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from . import disk_space, lost_rounds, round_folder, run_place
+from . import disk_space, lost_rounds, plain_files, round_folder, run_place
 from .disk_space import KEEP_LAST, DiskSpace
 from .ledger import Ledger
+from .moment_file import STATE_FILE
 from .round_folder import About
+from .stepping import StateFile
 from ..protocol.errors import StateError
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ class RunDirectory:
                 leftover.unlink()
             run = cls(path, lock)
             for folder in (path, path.parent):
-                round_folder.sync(folder)
+                plain_files.sync(folder)
         except BaseException:
             os.close(lock)
             raise
@@ -166,6 +168,7 @@ class RunDirectory:
         manifest: Manifest,
         digest: bytes,
         extra: Mapping[str, Any],
+        moments: Mapping[str, memoryview] | None = None,
     ) -> Path:
         """Write the model of round `n` durably; a leftover of the same number is replaced.
 
@@ -175,6 +178,7 @@ class RunDirectory:
             manifest: Names, shapes, dtypes.
             digest: `model_digest(manifest.pack(arrays))`, 32 bytes; checked at reading.
             extra: What else resume needs, as JSON can hold it; no secret, nothing of one client.
+            moments: The server step's state by name, buffers in the layout of `manifest`.
 
         Returns:
             The folder of the round.
@@ -190,7 +194,8 @@ class RunDirectory:
                 "resume the run from its newest round",
             )  # fmt: skip
         manifest.check(arrays, "own model")
-        self._space.check(n, manifest)
+        models = 1 + len(moments := moments or {})
+        self._space.check(n, manifest, models)
         final = self.round_path(n)
         if n == 0:  # first: a round 0 on the disk is then always one that the ledger knows
             self.ledger.event("initial", round=0, attempt=0, code=digest.hex())
@@ -198,10 +203,21 @@ class RunDirectory:
             run=self.path.name, number=n, digest=digest, ledger=self.ledger.head(), extra=extra
         )
         try:
-            round_folder.write(final, arrays, manifest, about, self._sync_all)
+            round_folder.write(final, arrays, manifest, about, moments, self._sync_all)
         except OSError as error:
-            raise disk_space.full(final, manifest, round_folder.why(error)) from error
+            why = plain_files.why(error)
+            raise disk_space.full(final, manifest, models, why) from error
         return final
+
+    def flush(self) -> None:
+        """Return: what was written is durable."""
+
+    def state(self) -> StateFile | None:
+        """Return where the moments of the newest committed round are; None if it has none."""
+        newest = self.latest()
+        found = self.about(newest).state if newest is not None else b""
+        path = self.round_path(newest or 0) / STATE_FILE
+        return StateFile(path.resolve(), found) if found else None
 
     def read_round(self, n: int) -> dict[str, NDArray[Any]]:
         """Return the arrays of round `n`, every byte hashed and compared with the ledger.
@@ -261,10 +277,10 @@ class RunDirectory:
             doomed = path.with_name(f".{path.name}.gone")
             try:
                 path.rename(doomed)
-                round_folder.remove(doomed)
+                plain_files.remove(doomed)
             except OSError as error:
                 raise StateError(
-                    str(path), "a round that can be removed", round_folder.why(error),
+                    str(path), "a round that can be removed", plain_files.why(error),
                     "remove it by hand, then resume the run",
                 ) from error  # fmt: skip
         return gone
@@ -277,7 +293,7 @@ class RunDirectory:
         """Keep what is in a lost round's place for whoever wants to look at it."""
         path = self.round_path(n)
         with suppress(OSError):  # in its place it does no harm: the ledger says that it is lost
-            round_folder.remove(path.with_suffix(".lost"))
+            plain_files.remove(path.with_suffix(".lost"))
             path.rename(path.with_suffix(".lost"))
 
     def _drop_uncommitted(self) -> None:
@@ -291,7 +307,7 @@ class RunDirectory:
             opened = _OPEN.fullmatch(path.name)
             over = opened is not None and int(opened[1]) < max(known)
             if path.name.startswith(".") or over or (number is not None and number not in known):
-                round_folder.remove(path)
+                plain_files.remove(path)
             elif number is not None and number not in counted:
                 self.set_aside(number)
 
@@ -315,7 +331,7 @@ class RunDirectory:
 
     def _sync_all(self, paths: Iterable[Path]) -> None:
         """Sync at once: a file system commits them together."""
-        list(self._syncs.map(round_folder.sync, paths))
+        list(self._syncs.map(plain_files.sync, paths))
 
 
 def list_runs(root: Path) -> tuple[str, ...]:

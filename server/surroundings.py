@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .ingest import Intake, OpenIntake
+    from .ingest import AggregationCore, Intake
     from .invitation import Plan
     from .ledger import RoundRecord
     from .open_round import OpenRounds
+    from .stepping import StateFile
     from ..protocol.manifest import Manifest
     from ..protocol.reopening import Reopenable
     from ..protocol.verification import Verifier
@@ -54,9 +55,16 @@ class Rounds(Protocol):
         manifest: Manifest,
         digest: bytes,
         extra: Mapping[str, Any],
+        moments: Mapping[str, memoryview] | None = None,
         /,
     ) -> object:
-        """Write the model of a round; it is not committed yet."""
+        """Write the model of a round, and its moments; it is not committed yet."""
+
+    def flush(self) -> None:
+        """Return when everything is durable."""
+
+    def state(self) -> StateFile | None:
+        """Return where the moments of the newest committed round are; None if it has none."""
 
     def prune(self, best: int | None, /, *held: int) -> object:
         """Remove the rounds that are not kept."""
@@ -102,12 +110,10 @@ class Surroundings:
     """Asked before a round starts, with its number, the nodes here and the time; it may wait."""
     slots: int = 1
     """Uploads in flight at once, where the core is in this process."""
-    publish: Callable[[bytes, bytearray], None] = lambda _digest, _packed: None
-    """Takes every model that members may fetch, with its digest, after `directory` took it."""
     traffic: Callable[[], tuple[int, int]] | None = None
     """Bytes up and down since the last call, where a gateway elsewhere counts them."""
-    intake: OpenIntake | None = None
-    """Opens sums at a core elsewhere; None is the embedded world of one."""
+    core: AggregationCore | None = None
+    """The aggregation core elsewhere; None is the embedded world of one."""
     open_rounds: OpenRounds | None = None
     """Keeps a secure round from its votes to its end; None where members end with the server."""
 

@@ -9,7 +9,7 @@ that `resume` drops.
 |---|---|
 | `write_round` | when everything before it is done |
 | `prune`, `later`; `commit_round` and `event` of `ledger` | at once |
-| `flush`, `latest` | when everything is done |
+| `flush`, `latest`, `state` | when everything is done |
 
 After a write that failed nothing is written any more, and whatever is called next raises its error.
 """
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from .ledger import RoundRecord
     from .run_directory import RunDirectory
+    from .stepping import StateFile
     from ..protocol.manifest import Manifest
 
 
@@ -60,10 +61,11 @@ class WriteBehind:
         manifest: Manifest,
         digest: bytes,
         extra: Mapping[str, Any],
+        moments: Mapping[str, memoryview] | None = None,
     ) -> None:
-        """Write a round's model as `RunDirectory.write_round`; the arrays must stay as they are."""
+        """Write a round as `RunDirectory.write_round`; arrays and moments must stay as they are."""
         self.flush()
-        self.later(self._directory.write_round, n, arrays, manifest, digest, extra)
+        self.later(self._directory.write_round, n, arrays, manifest, digest, extra, moments)
 
     def commit_round(self, record: RoundRecord) -> None:
         """Append an outcome as `Ledger.commit_round`."""
@@ -81,6 +83,11 @@ class WriteBehind:
         """Return what `RunDirectory.latest` says after all that was written."""
         self.flush()
         return self._directory.latest()
+
+    def state(self) -> StateFile | None:
+        """Return what `RunDirectory.state` says after all that was written."""
+        self.flush()
+        return self._directory.state()
 
     def later(self, work: Callable[..., object], *arguments: object) -> None:
         """Let the thread do `work` when everything before it is done.

@@ -161,7 +161,7 @@ class Federation:
             run=self.settings.run,
             security=self.settings.security,
             records=tuple(self.records),
-            model=self.coordinator.model,
+            model=dict(self.coordinator.model),
             path=self.directory.path,
             names=self.names,
             failure=self.coordinator.failure,

@@ -139,8 +139,8 @@ class Run:
             verifier=self.core.verifier, ca=self.core.ca, app=APP,
             directory=self.disk or self.directory,
             post=self.core.post, wall=lambda: datetime.now(UTC), test=None,
-            observe=self.records.append, publish=self.core.publish, traffic=self.core.traffic,
-            intake=self.core.intake,
+            observe=self.records.append, traffic=self.core.traffic,
+            core=self.core,
         )  # fmt: skip
         around = replace(around, **changes)
         self.coordinator = Coordinator(settings, self.trainer.arrays(), declared, FedAvg(), around)

@@ -43,6 +43,7 @@ from umbel.protocol.verification import Verifier
 from umbel.server.firewall import Firewall
 from umbel.tests.actors import FEDERATION, NOW, PARAMS, authority, identity
 from umbel.tests.fuzzing import Parser
+from umbel.tests.opened import opened
 from umbel.tests.test_wire import DOWN, UP
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _some_sums() -> list[bytes]:
 
 def _sums(data: bytes) -> None:
     codec = Codec(5, 0.5, 40)
-    LAYOUT.read(data.ljust(LAYOUT.total_bytes, b"\x00")[: LAYOUT.total_bytes], 3, codec)
+    opened(LAYOUT, data.ljust(LAYOUT.total_bytes, b"\x00")[: LAYOUT.total_bytes], 3, codec)
 
 
 # ---- certificates --------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from umbel.protocol.errors import SettingsError, VoidRound
 from umbel.protocol.layout import MessageLayout
 from umbel.protocol.manifest import Manifest
 from umbel.tests.actors import SPLIT, Game, agreed
+from umbel.tests.opened import opened
 
 # ---- 20: the masks are noise ---------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ def test_a_member_with_a_wrong_mask_or_weight_makes_the_round_void(wrong: dict[s
     manifest = Manifest.of({"w": np.zeros(4, np.float32)})
     layout, codec = MessageLayout(manifest, {}, "train"), Codec(4, 0.5, 40)
     assert codec.q_max == 2**29 - 1
-    assert layout.read(_sum(), 3, codec).weight == 6
-    assert layout.read(_sum(weight=120, code=3 * codec.q_max), 3, codec).weight == 120
+    assert opened(layout, _sum(), 3, codec).weight == 6
+    assert opened(layout, _sum(weight=120, code=3 * codec.q_max), 3, codec).weight == 120
     with pytest.raises(VoidRound, match="masks did not cancel"):
-        layout.read(_sum(**wrong), 3, codec)
+        opened(layout, _sum(**wrong), 3, codec)

@@ -11,7 +11,7 @@ import pytest
 
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol import tickets
-from umbel.protocol.errors import Malformed, PeerError, StateError
+from umbel.protocol.errors import Malformed, StateError
 from umbel.server import core_client, core_wire
 from umbel.server.core_client import CoreClient
 from umbel.tests.core_peer import CTX, Peer, Told, intake, opened
@@ -237,57 +237,6 @@ def test_traffic_is_what_passed_since_the_last_look(peer: Peer, client: CoreClie
     peer.say(core_wire.head("left", node=NODE, bytes={"up": 18, "down": 9}))
     seen(client, 1)
     assert client.traffic() == (1, 5)
-
-
-# ---- the intake --------------------------------------------------------------------------------
-
-
-def test_the_intake_speaks_the_commands_of_the_page(peer: Peer, client: CoreClient) -> None:
-    total = bytes(range(64))
-    peer.answers["result"] = [core_wire.head("result", 64), total]
-    found = intake(client)
-    keys = [bytearray(b"k" * 32), bytearray(b"l" * 32)]
-    found.expect(NODE, b"h" * 32)
-    assert found.expected(NODE) == found.digest(NODE) == b"h" * 32
-    assert found.wants(NODE, 0.0) is None
-    found.fold(NODE)
-    found.discard(NODE)  # what is folded stays
-    found.discard(OTHER)
-    assert found.folded == (NODE,)
-    found.unmask([(keys[0], 1), (keys[1], -1)])
-    assert bytes(found.total()) == bytes(found.total()) == total
-    found.close()
-    said = [(m.op, dict(m.fields), bytes(m.payload)) for m in peer.commands(7)]
-    assert said == [
-        (
-            "sum",
-            {
-                "ctx": CTX.hex(), "total": 64, "split": 0, "stall": 2.5,
-                "budget": 9.5, "members": 5, "plain": None,
-            },
-            b"",
-        ),
-        ("expect", {"node": NODE, "y_hash": (b"h" * 32).hex()}, b""),
-        ("fold", {"node": NODE}, b""),
-        ("discard", {"node": OTHER}, b""),
-        ("unmask", {"signs": [1, -1]}, b"k" * 32 + b"l" * 32),
-        ("result", {}, b""),
-        ("close_sum", {}, b""),
-    ]  # fmt: skip
-    assert keys == [b"k" * 32, b"l" * 32]  # their owner wipes them
-
-
-def test_frames_do_not_go_to_the_coordinator(client: CoreClient) -> None:
-    with pytest.raises(PeerError, match="instead of the gateway"):
-        intake(client).accept(NODE, b"frame", 0.0)
-
-
-def test_a_plain_sum_tells_the_core_what_its_firewall_needs(peer: Peer, client: CoreClient) -> None:
-    intake(client, secure=False)
-    assert peer.commands(1)[0].fields["plain"] == {
-        "manifest": "[]", "metrics": {"eval.loss": 24}, "phase": "train", "members": 5,
-        "value_range": 0.5, "weight_cap": 40, "max_norm": None,
-    }  # fmt: skip
 
 
 # ---- events ------------------------------------------------------------------------------------

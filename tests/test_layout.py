@@ -18,6 +18,7 @@ from umbel.protocol.codec import Codec
 from umbel.protocol.errors import BadUpdate, Refused, SettingsError, VoidRound
 from umbel.protocol.layout import MessageLayout, rounding_key
 from umbel.protocol.manifest import Manifest
+from umbel.tests.opened import mean, opened
 
 KEY = bytes(range(32))
 METRICS = {"z": 0, "loss": 24, "\u00e9": 24, "a.x": 0}
@@ -82,9 +83,9 @@ def test_an_evaluation_has_no_section_32() -> None:
     assert (layout.words32, layout.split, layout.total_bytes) == (0, 0, 40)
     message = layout.build(None, 1, {"loss": 0.5}, CODEC, KEY)
     assert bytes(message) == struct.pack("<5Q", 1, 1, 0, 2**23, 1)
-    sums = layout.read(add(layout, message, message), 2, CODEC)
+    sums = opened(layout, add(layout, message, message), 2, CODEC)
     assert (sums.weight, sums.metrics, sums.words.size) == (2, {"loss": 1.0}, 0)
-    assert layout.mean(sums, CODEC) == {}
+    assert mean(layout, sums, CODEC) == {}
     for weight, update in ((2, None), (1, deltas())):
         with pytest.raises(Refused, match="weight 1 and no deltas"):
             layout.build(update, weight, {"loss": 0.5}, CODEC, KEY)
@@ -136,14 +137,14 @@ def test_sums_of_several_clients() -> None:
         layout.build({n: sign * a for n, a in deltas().items()}, weight, values, CODEC, KEY)
         for sign, weight, values in clients
     ]
-    sums = layout.read(add(layout, *messages), 3, CODEC)
+    sums = opened(layout, add(layout, *messages), 3, CODEC)
     # 2^-25 is half a step and goes to the even one, zero.
     assert sums.metrics == {"a.x": 6, "loss": 1.75, "z": -7, "\u00e9": 2.0**-24}
     assert list(sums.metrics) == ["a.x", "loss", "z", "\u00e9"]
     assert [type(v) for v in sums.metrics.values()] == [int, float, int, float]
     assert (sums.weight, sums.saturated) == (10, 0)
     # (4 - 4 - 2) / 10 of each delta
-    means = layout.mean(sums, CODEC)
+    means = mean(layout, sums, CODEC)
     assert means["w"].tolist() == [float(np.float32(-0.2 * v)) for v in range(17)]
     assert {n: (a.dtype, a.shape) for n, a in means.items()} == {
         n: (a.dtype, a.shape) for n, a in deltas().items()
@@ -159,7 +160,7 @@ def test_saturation_travels_in_the_sum() -> None:
     layout = train({})
     large = {name: np.full(a.shape, 1e30) for name, a in deltas().items()}
     message = layout.build(large, 4, {}, CODEC, KEY)
-    assert layout.read(add(layout, message, message), 2, CODEC).saturated == 2 * 20
+    assert opened(layout, add(layout, message, message), 2, CODEC).saturated == 2 * 20
     assert set(np.frombuffer(message, "<i4", 17)) == {Q3}
 
 
@@ -172,7 +173,7 @@ def test_a_frozen_layer_comes_back_as_exact_zeros_beside_one_that_moves() -> Non
         )
         for i in range(3)
     ]
-    means = layout.mean(layout.read(add(layout, *messages), 3, codec), codec)
+    means = mean(layout, opened(layout, add(layout, *messages), 3, codec), codec)
     assert means["f"].tobytes() == bytes(72)
     assert np.abs(means["w"] - model()["w"]).max() < 1e-4
 
@@ -206,7 +207,7 @@ def test_metrics_at_their_bound_pass_and_beyond_it_are_refused(members: int, exp
     for sign, message in zip((1, -1), messages, strict=True):
         # The whole roster at its bound stays within 64 bits.
         section = np.frombuffer(message, "<u8") * np.uint64(members)
-        sums = layout.read(section.tobytes(), members, codec)
+        sums = opened(layout, section.tobytes(), members, codec)
         assert sums.metrics == {"n": sign * members * bound, "x": float(sign * members * bound)}
     for bad in ({"n": bound + 1}, {"n": -bound - 1}, {"x": math.nextafter(bound, math.inf)}):
         with pytest.raises(Refused, match=f"beyond {bound}") as caught:
@@ -278,10 +279,10 @@ def honest_total() -> tuple[MessageLayout, bytearray]:
 )
 def test_a_sum_that_breaks_a_rule_is_void(at: int, code: str, value: int, what: str) -> None:
     layout, total = honest_total()
-    assert layout.read(total, 2, CODEC).weight == 8
+    assert opened(layout, total, 2, CODEC).weight == 8
     struct.pack_into(code, total, at, value)
     with pytest.raises(VoidRound, match=f"masks did not cancel: .*{what}"):
-        layout.read(total, 2, CODEC)
+        opened(layout, total, 2, CODEC)
 
 
 @pytest.mark.parametrize(
@@ -291,29 +292,29 @@ def test_a_sum_that_breaks_a_rule_is_void(at: int, code: str, value: int, what: 
 def test_a_sum_at_a_rules_edge_is_not_void(at: int, code: str, value: int) -> None:
     layout, total = honest_total()
     struct.pack_into(code, total, at, value)
-    layout.read(total, 2, CODEC)
+    opened(layout, total, 2, CODEC)
 
 
 def test_a_survivor_too_many_or_too_few_is_void() -> None:
     layout, total = honest_total()
     for survivors in (1, 3):
         with pytest.raises(VoidRound, match="masks did not cancel"):
-            layout.read(total, survivors, CODEC)
+            opened(layout, total, survivors, CODEC)
     for survivors in (0, 4):
         with pytest.raises(ValueError, match=r"1\.\.3"):
-            layout.read(total, survivors, CODEC)
+            opened(layout, total, survivors, CODEC)
 
 
 def test_an_evaluation_whose_weight_is_not_one_each_is_void() -> None:
     layout = MessageLayout(Manifest.of(model()), {}, "evaluate")
     with pytest.raises(VoidRound, match=r"weights do not sum to 2\.\.2"):
-        layout.read(struct.pack("<4Q", 2, 3, 0, 2), 2, CODEC)
+        opened(layout, struct.pack("<4Q", 2, 3, 0, 2), 2, CODEC)
 
 
 def test_a_sum_of_another_length_is_no_sum_of_this_layout() -> None:
     layout, total = honest_total()
-    with pytest.raises(ValueError, match="a sum has 320 bytes, got 312"):
-        layout.read(total[:-8], 2, CODEC)
+    with pytest.raises(ValueError, match="a sum has 64 bytes of numbers, got 56"):
+        opened(layout, total[:-8], 2, CODEC)
 
 
 def test_what_cannot_be_laid_out_is_named() -> None:

@@ -36,7 +36,7 @@ def test_a_sum_without_examples_has_no_mean() -> None:
 
 def test_the_record_has_the_mean_weight_and_the_share_of_clamped_values() -> None:
     metrics = {"train.loss": 3.0, "train.examples": 12}
-    sums = Sums(weight=60, saturated=10, metrics=metrics, words=np.zeros(48, np.uint32))
+    sums = Sums(weight=60, saturated=10, metrics=metrics)
     # 25 averaged values (the integers stay on the device), 4 survivors: 10 of 100 are clamped.
     assert recorded(sums, LAYOUT, 4) == {
         "train.loss": 0.25, "train.examples": 12.0, "weight.mean": 15.0, "saturation": 0.1,
@@ -45,7 +45,7 @@ def test_the_record_has_the_mean_weight_and_the_share_of_clamped_values() -> Non
 
 def test_an_evaluation_has_neither() -> None:
     layout = MessageLayout(LAYOUT.manifest, {"eval.examples": 0}, "evaluate")
-    sums = Sums(weight=4, saturated=0, metrics={"eval.examples": 9}, words=np.zeros(0, np.uint32))
+    sums = Sums(weight=4, saturated=0, metrics={"eval.examples": 9})
     assert recorded(sums, layout, 4) == {"eval.examples": 9.0}
 
 

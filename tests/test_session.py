@@ -32,6 +32,7 @@ from umbel.tests.handmade import (
     start,
     written,
 )
+from umbel.tests.opened import mean, opened
 
 if TYPE_CHECKING:
     from umbel.clients.session import Action
@@ -55,7 +56,7 @@ def test_five_trips_end_in_the_sum() -> None:
     # Pair masks cancel in the sum; what is left of it are the self masks, so no vector is plain.
     layout = MessageLayout(Manifest.of(Stub().arrays()), METRICS["train"], "train")
     with pytest.raises(Exception, match="masks did not cancel"):
-        layout.read(gate.vectors[0], 1, Codec(3, 0.5, 40))
+        opened(layout, gate.vectors[0], 1, Codec(3, 0.5, 40))
 
 
 def test_the_context_is_computed_from_what_the_device_holds() -> None:
@@ -93,10 +94,10 @@ def test_a_plain_attempt_sends_the_encoded_update_and_its_signature() -> None:
     fields = (ready.ctx, who.id, header.y_hash)
     assert keys.verify(who.signing.public_key(), header.signature, "plain", *fields)
     layout = MessageLayout(Manifest.of(Stub().arrays()), METRICS["train"], "train")
-    sums = layout.read(upload.buffer, 1, codec := Codec(4, 0.5, 40))
+    sums = opened(layout, upload.buffer, 1, codec := Codec(4, 0.5, 40))
     assert (sums.weight, sums.metrics) == (7, {"eval.examples": 7, "eval.loss": 1.5})
     step = 1 / codec.scale / 7
-    assert np.abs(layout.mean(sums, codec)["w"] - 0.25).max() <= step
+    assert np.abs(mean(layout, sums, codec)["w"] - 0.25).max() <= step
     # A second roster finds the update used up: nothing is encoded twice.
     assert refusal(gate.give(0, {"roster": pb.Roster(members=4)}, ready.ctx)) == (
         "REASON_ATTEMPT_CLOSED",

@@ -22,6 +22,7 @@ from umbel.protocol.manifest import Manifest
 from umbel.strategies.task import Site
 from umbel.strategies.trainer import TrainResult
 from umbel.tests.handmade import METRICS, PARAMS, POLICY, Stub, model_of
+from umbel.tests.opened import mean, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,9 +124,9 @@ def test_the_policys_clip_is_applied_whatever_the_run_says() -> None:
     norm = 0.3 * np.sqrt(10)
     of = update(giving(deltas), replace(POLICY, l2_clip=float(norm / 2)))
     layout = of.layout("train").message
-    mean = layout.mean(layout.read(message(of), 1, CODEC), CODEC)
-    assert np.abs(mean["w"] - 0.15).max() <= 1 / CODEC.scale / 7
-    assert np.abs(mean["b"] - 0.15).max() <= 1 / CODEC.scale / 7 + 1e-7
+    means = mean(layout, opened(layout, message(of), 1, CODEC), CODEC)
+    assert np.abs(means["w"] - 0.15).max() <= 1 / CODEC.scale / 7
+    assert np.abs(means["b"] - 0.15).max() <= 1 / CODEC.scale / 7 + 1e-7
 
 
 # ---- weight, phases, use ---------------------------------------------------------------------
@@ -135,10 +136,10 @@ def test_the_policys_clip_is_applied_whatever_the_run_says() -> None:
 def test_the_weight_is_capped(weight: int, coded: int) -> None:
     of = update(giving(Stub().result().deltas, weight))
     layout = of.layout("train").message
-    sums = layout.read(message(of), 1, CODEC)
+    sums = opened(layout, message(of), 1, CODEC)
     assert sums.weight == coded
     # The cap lowers the weight, not the mean: sum and weight are both by the capped one.
-    assert np.abs(layout.mean(sums, CODEC)["w"] - 0.25).max() <= 1 / CODEC.scale / coded
+    assert np.abs(mean(layout, sums, CODEC)["w"] - 0.25).max() <= 1 / CODEC.scale / coded
 
 
 def test_a_result_is_used_once() -> None:
@@ -162,7 +163,7 @@ def test_an_evaluation_has_weight_1_and_no_section_32() -> None:
     of = update(stub)
     data = message(of, terms("evaluate"))
     layout = of.layout("evaluate").message
-    sums = layout.read(data, 1, CODEC)
+    sums = opened(layout, data, 1, CODEC)
     assert (sums.weight, sums.metrics) == (1, {"eval.examples": 7})
     assert (layout.split, len(data)) == (0, 8 * 5)  # 1, w, saturated, eval.examples, 1
     assert (stub.trained, stub.evaluated) == (0, 1)
@@ -209,8 +210,8 @@ def test_without_a_seed_the_rounding_comes_from_the_system() -> None:
     assert first != second
     layout = update().layout("train").message
     for data in (first, second):
-        mean = layout.mean(layout.read(data, 1, CODEC), CODEC)
-        assert np.abs(mean["w"] - 1 / 3).max() <= 1 / CODEC.scale / 7
+        means = mean(layout, opened(layout, data, 1, CODEC), CODEC)
+        assert np.abs(means["w"] - 1 / 3).max() <= 1 / CODEC.scale / 7
 
 
 # ---- what cannot be encoded ------------------------------------------------------------------

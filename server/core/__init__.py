@@ -1,8 +1,8 @@
 """The aggregation core: where updates are summed.
 
-In service  world.py is a world of one process, numpy; it serves every run. segments.py is memory
-            that several processes share, rows.py the aggregate of a robust rule over messages
-            that are kept.
+In service  world.py is a world of one process, numpy; it serves every run. run_model.py is a
+            run's model beside its sums. segments.py is memory that several processes share, rows.py
+            the aggregate of a robust rule over messages that are kept.
 Kernels     The ranks' work, functions over buffers of the caller, not yet in service.
             shards.py says who owns which words. torch_folds.py adds updates of every encoding,
             numba_folds.py the two commonest of them compiled,

@@ -19,11 +19,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .unmask import unmask
+from .. import stepping
+from ...protocol.codec import check_sum
+from ...protocol.digest import model_digest
 from ...protocol.errors import PeerError, SettingsError
 from ...strategies.fedavg import FloatSum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from .run_model import RunModel
+    from ..stepping import StepOrder
 
 __all__ = ["FloatSum", "Sum", "World"]
 
@@ -140,6 +148,41 @@ class Sum:
         """Freeze the sum and add (+1) or subtract (-1) the ChaCha20 stream of each key."""
         self._freeze()
         unmask(self._total, self._split, streams)
+
+    def numbers(self) -> memoryview:
+        """Freeze the sum and return its uint64 words, no copy; valid until `close`."""
+        return self.result()[self._split :]
+
+    def check(self, bound: int) -> None:
+        """Freeze the sum and refuse one with a uint32 word beyond `bound`, as a signed number.
+
+        Raises:
+            VoidRound: Masks are left in it.
+        """
+        check_sum(self._words(), bound)
+
+    def step(self, model: RunModel, order: StepOrder) -> bytes:
+        """Freeze the sum and make the next model out of it; return its digest.
+
+        The sum is kept: a step may be done again.
+
+        Raises:
+            VoidRound: A value would not be finite; the model in force is what it was.
+            StateError: The moments cannot be restored.
+        """
+        words = self._words()
+        try:
+            old, new, moments = model.begin(order)
+            stepping.move(words, 0, order, old, new, moments)
+            stepping.keep_rest(model.manifest, old, new)
+            return model.stepped(model_digest(new))
+        except BaseException:
+            model.drop_next()
+            raise
+
+    def _words(self) -> NDArray[np.uint32]:
+        self._freeze()
+        return np.frombuffer(self._total, "<u4", self._split // 4)
 
     def result(self) -> memoryview:
         """Freeze the sum and return it, no copy; valid until `close`."""
