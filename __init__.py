@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .simulation.federation import Result
     from .simulation.run import Options, simulate
     from .strategies.flower_fedavg import FedAvg
+    from .strategies.flower_fedopt import FedAdagrad, FedAdam, FedAdamW, FedAvgM, FedYogi
     from .strategies.metrics import Count, Metrics, Sum
     from .strategies.numpy_models import MLP, LogisticRegression
     from .strategies.optimizers import SGD, Adam
@@ -35,7 +36,12 @@ __all__ = [
     "SGD",
     "Adam",
     "Count",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAdamW",
     "FedAvg",
+    "FedAvgM",
+    "FedYogi",
     "LogisticRegression",
     "Metrics",
     "Options",
@@ -64,6 +70,7 @@ _HOMES = {
     "simulation.federation": "Result",
     "simulation.run": "Options simulate",
     "strategies.flower_fedavg": "FedAvg",
+    "strategies.flower_fedopt": "FedAdagrad FedAdam FedAdamW FedAvgM FedYogi",
     "strategies.metrics": "Count Metrics Sum",
     "strategies.numpy_models": "LogisticRegression MLP",
     "strategies.optimizers": "Adam SGD",

@@ -17,11 +17,12 @@ from ..strategies.task import Task
 if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import Strategy
 
     from .run_config import Value
 
 
-def server_app(task: Task | type[Task], strategy: FedAvg | None = None) -> ServerApp:
+def server_app(task: Task | type[Task], strategy: Strategy | None = None) -> ServerApp:
     """Return the ServerApp of a task.
 
     The run's settings are the overrides of Flower's run-config, then the app's `[tool.umbel]`, then
@@ -29,7 +30,8 @@ def server_app(task: Task | type[Task], strategy: FedAvg | None = None) -> Serve
 
     Args:
         task: What is learned, an instance or a class without arguments.
-        strategy: Whose server step is taken; `umbel.FedAvg()` by default.
+        strategy: Whose server step is taken; `umbel.FedAvg()` by default, and what
+            the settings say.
 
     Raises:
         SettingsError: `task` is no task.

@@ -35,6 +35,7 @@ from .run_rule import chosen
 from .write_behind import WriteBehind
 from ..protocol.documents import read_json
 from ..protocol.errors import SettingsError
+from ..strategies.flower_rules import rule_for
 from ..strategies.metrics import fractional_bits, of_app
 from ..strategies.places import umbel_home
 from ..strategies.trainer import TaskTrainer
@@ -43,12 +44,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import Strategy
     from numpy.typing import NDArray
 
     from .ledger import RoundRecord
     from .settings import RunSettings
-    from ..strategies.flower_fedavg import FedAvg
     from ..strategies.metrics import Count, Sum
+    from ..strategies.server_rules import Rule
     from ..strategies.task import Task
 
 FEDERATION = "UMBEL_FEDERATION"
@@ -84,7 +86,7 @@ class Result:
 
 def train(
     grid: Grid,
-    strategy: FedAvg,
+    strategy: Strategy | Rule,
     *,
     task: Task | None = None,
     initial_arrays: ArrayRecord | Mapping[str, NDArray[Any]] | None = None,
@@ -96,7 +98,8 @@ def train(
 
     Args:
         grid: Flower's, as a ServerApp gets it.
-        strategy: Whose server step is taken.
+        strategy: Whose server step is taken: one of umbel's, Flower's own class of the same name,
+            or a rule of strategies/server_rules.py. Nothing else of it is used.
         task: What is learned; it gives initial model, metrics and the server's test. Or:
         initial_arrays: Named arrays of the initial model, for a wrapped Flower app; Flower's
             record of them, or plain arrays by name.
@@ -118,7 +121,7 @@ def train(
     learned = learned._replace(model=first_model(learned.model, Path(file) if file else None))
     run = os.environ.get(RUN) or new_run_id(grid.run.fab_id.rpartition("/")[2])
     secure = os.environ.get(PLAIN, "on") != "off"
-    rule = chosen(table, said, strategy.rule)
+    rule = chosen(table, said, rule_for(strategy))
     settings = run_settings(table, rest, run=run, secure=secure, rule=rule)
     clients = int(table["clients"])
     check_clients(settings, clients)

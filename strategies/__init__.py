@@ -9,8 +9,9 @@ Training   trainer.py is one client's work, the same for all; numpy_task.py (wit
            and torch_task.py are its engines.
 Averaging  fedavg.py is the running mean of updates, torch_fedavg.py over one flat vector.
            server_rules.py is what a mean does to a model: FedAvg, FedAdam and the others as pure
-           values, server_step.py a whole model moved by one; flower_fedavg.py is Flower's
-           strategy of that name.
+           values, server_step.py a whole model moved by one. flower_fedavg.py and
+           flower_fedopt.py are Flower's strategies of these names (arguments:
+           flower_arguments.py); flower_rules.py is the rule that an object of Flower's means.
 Robustness selection_network.py picks ranks without a sort, for the rules a coordinate at a time;
            gram.py has the rules that look at distances, from inner products alone.
            numpy_tiles.py are the kernels over the clients' rows, numba_tiles.py their compiled

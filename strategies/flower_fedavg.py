@@ -26,7 +26,8 @@ import flwr.serverapp.strategy
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from . import fedavg, server_rules
+from . import fedavg
+from .flower_rules import meant
 from ..protocol.errors import BadUpdate, SettingsError
 from ..protocol.manifest import MAX_BYTES, MAX_DIMENSIONS
 
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.serverapp import Grid
     from numpy.typing import NDArray
+
+    from .server_rules import Rule
+
+    Arrays = Mapping[str, NDArray[Any]]
 
 _MAGIC, _LONGEST = 8, 4096
 _HEADER = re.compile(
@@ -54,9 +59,13 @@ class FedAvg(flwr.serverapp.strategy.FedAvg):
     _global: Mapping[str, NDArray[Any]] | None = None
 
     @property
-    def rule(self) -> server_rules.FedAvg:
-        """The pure server half."""
-        return server_rules.FedAvg()
+    def rule(self) -> Rule:
+        """The pure server half.
+
+        Raises:
+            SettingsError: A number of it is out of its range.
+        """
+        return meant(self)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -64,8 +73,9 @@ class FedAvg(flwr.serverapp.strategy.FedAvg):
         """Sample nodes as Flower does, and keep what replies are compared with.
 
         Raises:
-            SettingsError: An array of the model is not in numpy's form.
+            SettingsError: An array of the model is not in numpy's form, or as `rule`.
         """
+        _ = self.rule  # a number that it refuses is refused before a client trains for nothing
         self._global = {name: _own(name, array) for name, array in arrays.items()}
         return super().configure_train(server_round, arrays, config, grid)
 
@@ -100,9 +110,16 @@ class FedAvg(flwr.serverapp.strategy.FedAvg):
             used.append(message.content)
         if total is None or model is None:
             return None, None
-        merged = {**model, **total.mean()}
+        moved = self._moved(server_round, model, total.mean())
+        if moved is None:
+            return None, None
+        merged = {**model, **moved}
         record = ArrayRecord({name: Array(np.asarray(merged[name])) for name in model})
         return record, self.train_metrics_aggr_fn(used, self.weighted_by_key)
+
+    def _moved(self, _server_round: int, _model: Arrays, mean: Arrays) -> Arrays | None:
+        """Return the float arrays of the next model, here the mean; None for a void round."""
+        return mean
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
