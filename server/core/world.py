@@ -53,10 +53,7 @@ class World:
         Raises:
             SettingsError: The sizes fit no layout (multiples of 8 and 64 bytes).
         """
-        if total_bytes < 1 or total_bytes % 8 or split % 64 or not 0 <= split <= total_bytes:
-            raise SettingsError(
-                "core.message", "multiples of 8 and 64 bytes, split <= total", (total_bytes, split)
-            )
+        check_sizes(total_bytes, split)
         idle = self._idle.get(total_bytes)
         total = idle.pop() if idle else bytearray(total_bytes)
         slots = [bytearray(total_bytes) for _ in range(self.slots)]
@@ -218,3 +215,15 @@ class Sum:
             raise PeerError(node, "sent a second message for this sum")
         if self._frozen:
             raise PeerError(node, "came after the survivors were frozen")
+
+
+def check_sizes(total_bytes: int, split: int) -> None:
+    """Refuse sizes that no message has.
+
+    Raises:
+        SettingsError: They are no multiples of 8 and 64 bytes.
+    """
+    if total_bytes < 1 or total_bytes % 8 or split % 64 or not 0 <= split <= total_bytes:
+        raise SettingsError(
+            "core.message", "multiples of 8 and 64 bytes, split <= total", (total_bytes, split)
+        )
