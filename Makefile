@@ -6,7 +6,7 @@
 #   make test           the tests                    make check    ruff, format, mypy
 #   make proto          compile messages.proto       make mutants  remove each guard, expect red
 #   make kernels        the kernels' tests with triton, whose environment is 1 GB larger
-#   make brute          every loss at every boundary, up to 12 members (minutes)
+#   make brute          every loss at every boundary, up to 12 members; ranks killed at any moment (minutes)
 #   make acceptance     real federations: processes killed at every moment, strangers, endings (minutes)
 #   make soak           1,000 rounds among 20 clients with faults, every parser fuzzed (an hour)
 #   make chaos          servers killed at every moment of a round, and of `umbel up` (minutes)
@@ -56,7 +56,8 @@ kernels: $(KERN)/stamp
 
 brute: $(TEST)/stamp
 	$(TEST)/bin/python -m pytest -m "slow or not slow" tests/test_bruteforce.py tests/test_run_check.py \
-	  tests/test_disk_faults.py $(ARGS)
+	  tests/test_disk_faults.py tests/test_ranked_world.py \
+	  tests/test_rank_deaths.py $(ARGS)
 
 acceptance: $(TEST)/stamp
 	$(TEST)/bin/python -m pytest -m "slow or not slow" tests/test_flower_apps.py \

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import importlib.util
 import json
 import os
 import time
@@ -25,16 +26,19 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from . import core_stderr, service
+from .core.ranked_world import RankedWorld
+from .core.segments import Shelf
+from .core.supervisor import MOST
 from .core.world import World
 from .core_log import Lines, console
 from .core_service import Core
 from .core_socket import CoreSocket
 from ..protocol.certificates import fingerprint
-from ..protocol.errors import StateError
+from ..protocol.errors import SettingsError, StateError
 from ..protocol.verification import UNREADABLE, Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from .grpc_gateway import Gateway
 
@@ -45,7 +49,8 @@ app = typer.Typer(
     help="Run the core service of a federation; example: umbel core up --federation DIR",
 )
 
-SLOTS = 4
+SLOTS, RANKED_SLOTS = 4, 8
+"""Vectors in flight for each sum; with ranks half of them may be a batch that is being folded."""
 CONNECTIONS = 1500
 """Every member of a large federation; 50 KiB each before anybody knows whose a connection is."""
 _TICK = 0.25
@@ -65,18 +70,44 @@ def up(
         str, typer.Option(help="Address to listen on; :: is all, of IPv4 too.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 0,
-    slots: Annotated[int, typer.Option(help="Vectors in flight at once, for each sum.")] = SLOTS,
+    slots: Annotated[
+        int | None, typer.Option(help="Vectors in flight at once, for each sum [4; with ranks 8].")
+    ] = None,
+    ranks: Annotated[int, typer.Option(help="Processes that add up; 0: this one alone.")] = 0,
     connections: Annotated[int, typer.Option(help="Most connections at once.")] = CONNECTIONS,
 ) -> None:
     """Serve devices on one port and ServerApps on `core.sock`, until SIGTERM or Ctrl-C."""
     service.check_listening(port, connections)
-    about, world = Federation.read(federation), World(slots)
+    if slots is not None and slots < 1:
+        raise SettingsError("--slots", "1 or more", slots)
+    if not 0 <= ranks <= MOST:
+        raise SettingsError("--ranks", f"0 to {MOST}", ranks)
+    about = Federation.read(federation)
     service.raise_file_limit(connections)
     lines = Lines(_print, time.monotonic)
     os.environ["GRPC_VERBOSITY"] = core_stderr.VERBOSITY
     core_stderr.listen(lines.say)
-    with _locked(federation):
+    with _locked(federation), _world(ranks, slots, federation, lines) as world:
         asyncio.run(serve(about, service.address(host, port), world, connections, lines))
+
+
+@contextlib.contextmanager
+def _world(
+    ranks: int, slots: int | None, folder: Path, lines: Lines
+) -> Iterator[World | RankedWorld]:
+    """Make the world that is asked for, and end its ranks at the end."""
+    if not ranks:
+        yield World(slots or SLOTS)
+        return
+    if importlib.util.find_spec("torch") is None:
+        move = "pip install 'umbel[torch]', or leave --ranks away"
+        raise SettingsError("--ranks", "torch, in which ranks compute", "none", move)
+    shelf = Shelf(folder, lines.say)
+    world = RankedWorld(ranks, slots or RANKED_SLOTS, shelf, lines.say, freed=lambda: None)
+    try:
+        yield world
+    finally:
+        world.close()
 
 
 @dataclass(frozen=True)
@@ -127,7 +158,11 @@ def _names(certificate: x509.Certificate) -> list[str]:
 
 
 async def serve(
-    about: Federation, address: str, world: World, connections: int, lines: Lines
+    about: Federation,
+    address: str,
+    world: World | RankedWorld,
+    connections: int,
+    lines: Lines,
 ) -> None:
     """Serve until a signal comes.
 
@@ -145,6 +180,9 @@ async def serve(
         say=lines.say,
         limit=connections,
     )
+    if isinstance(world, RankedWorld):
+        loop = asyncio.get_running_loop()
+        world.freed = lambda: _in_loop(loop, core.tick)
     stop = service.told_to_stop()
     gateway, record = grpc_gateway.Gateway(core), about.directory / "core.json"
     try:
@@ -159,6 +197,12 @@ async def serve(
         record.unlink(missing_ok=True)
         core.shut_down()
         await gateway.stop()
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """Let a call be made in the loop's thread, unless the loop has ended."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(call)
 
 
 async def _bound(gateway: Gateway, about: Federation, address: str, connections: int) -> int:

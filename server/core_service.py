@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from .core.world import World
+    from .core.worlds import AnyWorld
     from .core_sum import CoreSum
     from .streams import Session, Stream
     from ..protocol.verification import Peer, Verifier
@@ -134,7 +134,7 @@ class Core:
         self,
         verifier: Verifier,
         gateway: str,
-        world: World,
+        world: AnyWorld,
         *,
         clock: Callable[[], float],
         wall: Callable[[], datetime],
@@ -378,7 +378,7 @@ class Core:
                 continue
             if served.sum.due <= now:
                 served.sum.tick(now)
-                served.pump(now)
+            served.pump(now)
             served.sum.say_progress(now)
 
     def shut_down(self) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from .core.world import World
+    from .core.worlds import AnyWorld
 
 T = TypeVar("T")
 STALLED = "its upload stalled while others waited for the slot"
@@ -35,7 +35,7 @@ class CoreSum:
 
     def __init__(
         self,
-        world: World,
+        world: AnyWorld,
         ctx: bytes,
         shape: Shape,
         check: Callable[[str, memoryview], None] | None,

@@ -14,7 +14,7 @@ from .stepping import Stepped
 from ..protocol.errors import RoundFailed
 
 if TYPE_CHECKING:
-    from .core.world import World
+    from .core.worlds import AnyWorld
     from .firewall import Firewall
     from .ingest import Intake
     from .invitation import Plan
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Embedded:
     """Sums and the model of one run, in this process (ingest.py, AggregationCore)."""
 
-    def __init__(self, world: World, firewall: Firewall) -> None:
+    def __init__(self, world: AnyWorld, firewall: Firewall) -> None:
         """Open sums in `world`; unmasked updates are checked by `firewall`."""
         self._world, self._firewall = world, firewall
         self._model: RunModel | None = None
@@ -45,7 +45,7 @@ class Embedded:
 
     def put(self, manifest: Manifest, digest: bytes, packed: bytearray) -> None:
         """Put a model in force that no step made."""
-        self._model = RunModel(manifest, digest, packed)
+        self._model = RunModel(manifest, digest, packed, self._world.make)
 
     def publish(self, digest: bytes) -> None:
         """Put the model that was stepped last in force."""
@@ -58,7 +58,7 @@ class EmbeddedIntake(Ingest):
     def __init__(
         self,
         core: Embedded,
-        world: World,
+        world: AnyWorld,
         ctx: bytes,
         plan: Plan,
         codec: Codec,

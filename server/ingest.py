@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from .core.world import World
+    from .core.worlds import AnyWorld
     from .invitation import Plan
     from .stepping import StepOrder, Stepped
     from ..protocol.codec import Codec
@@ -130,7 +130,7 @@ class Ingest:
 
     def __init__(
         self,
-        core: World,
+        core: AnyWorld,
         ctx: bytes,
         shape: Shape,
         check: Callable[[str, memoryview], None] = lambda _node, _slot: None,

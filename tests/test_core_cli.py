@@ -17,6 +17,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import psutil  # type: ignore[import-untyped]
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -117,6 +118,18 @@ def test_it_says_where_it_listens_in_a_line_and_in_a_file(
     assert not list(made.path.glob("*.part"))
 
 
+def test_ranks_end_with_it(made: Directory) -> None:
+    process = made.start("--ranks", "1")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("core service: listening on ")
+    (rank,) = psutil.Process(process.pid).children()
+    assert "umbel.server.core.rank" in rank.cmdline()
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == (0, "")
+    _, alive = psutil.wait_procs([rank], timeout=20)
+    assert not alive
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_and_leaves_nothing(
     running: tuple[Directory, subprocess.Popen[str]], number: signal.Signals
@@ -198,7 +211,9 @@ def test_whoever_is_turned_away_is_one_clear_line(
         (["--port", "70000"], "--port: expected 0 to 65535"),
         (["--connections", "0"], "--connections: expected 1 or more"),
         (["--connections", "100000000"], "--connections: expected at most"),
-        (["--slots", "0"], "core.slots: expected 1 or more"),
+        (["--slots", "0"], "--slots: expected 1 or more"),
+        (["--ranks", "-1"], "--ranks: expected 0 to 64, got -1"),
+        (["--ranks", "65"], "--ranks: expected 0 to 64, got 65"),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_status_2(

@@ -4,42 +4,39 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
-import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from umbel.protocol.codec import Codec
+from umbel.protocol.digest import model_digest
 from umbel.protocol.errors import PeerError, SettingsError, StateError, VoidRound
+from umbel.protocol.layout import MessageLayout
+from umbel.protocol.manifest import Manifest
 from umbel.server.core.ranked_world import RankedSum, RankedWorld
+from umbel.server.core.run_model import RunModel
 from umbel.server.core.segments import Segment, Shelf
 from umbel.server.core.supervisor import Supervisor
 from umbel.server.core.world import World
+from umbel.server.moment_file import STATE_FILE, write_moments
+from umbel.server.stepping import StateFile, StepOrder
+from umbel.strategies.server_rules import FedAdam, FedAvg, FedAvgM
+from umbel.tests.ranked import SIZE, SPLIT, Lines, embedded, fill, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BLOCKS = 2600
-"""64-byte blocks of section 32: three shards of 1024 words' multiples, the last one short."""
-SPLIT, SIZE = 64 * BLOCKS, 64 * BLOCKS + 40
-
+    from umbel.server.core.worlds import AnySum, AnyWorld
+    from umbel.strategies.server_rules import Rule
 
 WORLDS = [2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (1, 3))]
-
-
-class Lines(list[str]):
-    """What was said."""
-
-    def say(self, _kind: str, line: str) -> None:
-        """Take a line."""
-        self.append(line)
 
 
 @pytest.fixture(scope="module", params=WORLDS)
@@ -52,29 +49,6 @@ def world(
     yield found
     found.close()
     assert not list(home.iterdir())
-
-
-def opened(world: RankedWorld) -> RankedSum:
-    total = world.open(SIZE, SPLIT)
-    assert isinstance(total, RankedSum)
-    return total
-
-
-def fill(total: RankedSum, node: str, message: bytes) -> None:
-    slot = total.slot(node)
-    assert slot is not None
-    slot[:] = message
-
-
-def embedded(messages: list[bytes], streams: list[tuple[bytes, int]]) -> bytes:
-    total = World().open(SIZE, SPLIT)
-    for index, message in enumerate(messages):
-        slot = total.slot(str(index))
-        assert slot is not None
-        slot[:] = message
-        total.fold(str(index))
-    total.unmask(streams)
-    return bytes(total.result())
 
 
 @settings(max_examples=25, deadline=None)
@@ -245,80 +219,85 @@ def test_ranks_without_torch_are_one_line(tmp_path: Path, monkeypatch: pytest.Mo
         Supervisor(0, lines.say)
 
 
-OWNER = """
-import sys, pathlib, time
-from umbel.server.core.ranked_world import RankedWorld
-from umbel.server.core.segments import Shelf
-say = lambda kind, line: None
-home = pathlib.Path(sys.argv[1])
-world = RankedWorld(1, 2, Shelf(home, say, home), say)
-total = world.open(4096 + 40, 4096)
-print(*world.supervisor.pids, flush=True)
-sys.stdin.read()
-"""
+MODEL: dict[str, Any] = {
+    "n": np.array([3, 4], np.int64),
+    "h": np.full((2, 3), 0.5, ml_dtypes.bfloat16),
+    "w": np.linspace(-1, 1, 300_001, dtype=np.float32),
+    "d": np.linspace(0, 1, 33),
+}
+"""Two leaves of the digest, and every dtype that is treated in its own way."""
+MANIFEST = Manifest.of(MODEL)
+LAYOUT = MessageLayout(MANIFEST, {}, "train")
+CODEC = Codec(4, 0.5, 40)
 
 
-def test_no_rank_and_no_memory_outlives_a_killed_supervisor(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", OWNER, str(tmp_path)]
-    owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    with owner:
-        ranks = [psutil.Process(int(pid)) for pid in owner.stdout.readline().split()]
-        assert len(ranks) == 1
-        assert len(list(tmp_path.iterdir())) == 2
-        os.kill(ranks[0].pid, signal.SIGINT)  # Ctrl-C reaches the ranks too, and is not theirs
-        os.kill(owner.pid, signal.SIGKILL)
-    gone, alive = psutil.wait_procs(ranks, timeout=20)
-    assert len(gone) == 1
-    assert not alive
-    lines = Lines()
-    Shelf(tmp_path, lines.say, tmp_path)
-    assert lines == [f"{tmp_path}: removed 2 files of processes that have died"]
-    assert not list(tmp_path.iterdir())
+def a_sum(world: AnyWorld, seed: int) -> AnySum:
+    """Return a frozen sum of codes that three clients can have."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(-3 * CODEC.q_max, 3 * CODEC.q_max, LAYOUT.words32).astype("<i4")
+    total = world.open(LAYOUT.total_bytes, LAYOUT.split)
+    total.load(codes.tobytes().ljust(LAYOUT.total_bytes, b"\0"), ["a", "b", "c"])
+    return total
 
 
-@pytest.mark.slow
-def test_twenty_kills_at_any_moment(tmp_path: Path) -> None:
-    """Kills at random moments of folds and unmasking: bits, pids, descriptors, mappings."""
-    rng = np.random.default_rng(5)
-    size, split = 64 * 120_000 + 40, 64 * 120_000
-    messages = [rng.bytes(size) for _ in range(16)]
-    streams = [(rng.bytes(32), 1) for _ in range(24)]
-    lines = Lines()
-    world = RankedWorld(3, 4, Shelf(tmp_path, lines.say, tmp_path), lines.say)
-
-    def summed(into: World | RankedWorld) -> tuple[bytes, float]:
-        began, total = time.monotonic(), into.open(size, split)
-        for index, message in enumerate(messages):
-            slot = total.slot(str(index))
-            assert slot is not None
-            slot[:] = message
-            total.fold(str(index))
-        total.unmask(streams)
-        result = bytes(total.result())
-        total.close()
-        return result, time.monotonic() - began
-
-    expected, _ = summed(World(4))
-    summed(world)
-    _, takes = summed(world)
-    open_files, maps = _vitals()
-    for _ in range(20):
-        before, victim = world.supervisor.pids, int(rng.integers(3))
-        moment = float(rng.uniform(0, takes))
-        killer = threading.Timer(moment, os.kill, (before[victim], signal.SIGKILL))
-        killer.start()
-        assert summed(world)[0] == expected
-        killer.join()
-        assert summed(world)[0] == expected
-        after = world.supervisor.pids
-        assert [a == b for a, b in zip(before, after, strict=True)].count(False) == 1
-        assert after[victim] != before[victim]
-    assert _vitals() == (open_files, maps)
-    assert len(lines) == 20
-    world.close()
+def a_model(world: AnyWorld) -> RunModel:
+    """Return the model of a run that begins."""
+    packed = MANIFEST.pack(MODEL)
+    return RunModel(MANIFEST, model_digest(packed), packed, world.make)
 
 
-def _vitals() -> tuple[int, int]:
-    maps = Path("/proc/self/maps").read_text("utf-8")
-    return len(os.listdir("/proc/self/fd")), maps.count("/umbel-")
+@pytest.mark.parametrize("rule", [FedAvg(), FedAdam()])
+def test_the_step_has_the_digest_of_the_world_of_one(world: RankedWorld, rule: Rule) -> None:
+    models: list[tuple[AnyWorld, RunModel]]
+    models = [(World(), a_model(World())), (world, a_model(world))]
+    for t in (1, 2):
+        order = StepOrder(rule, t, LAYOUT, CODEC, 3, 60)
+        for where, model in models:
+            total = a_sum(where, t)
+            model.adopt(total.step(model, order))
+            total.close()
+        (_, one), (_, many) = models
+        assert one.digest == many.digest == model_digest(many.packed)
+        assert [bytes(m) for m in one.moments_packed.values()] == [
+            bytes(m) for m in many.moments_packed.values()
+        ]
+    many.close()
+    assert MANIFEST.views(one.packed)["n"].tolist() == [3, 4]
+
+
+def test_a_rank_killed_in_the_step_costs_no_round(tmp_path: Path, world: RankedWorld) -> None:
+    rule, victim = FedAvgM(server_momentum=0.5), world.ranks - 1
+    models: list[tuple[AnyWorld, RunModel]]
+    models = [(World(), a_model(World())), (world, a_model(world))]
+    for where, model in models:
+        model.adopt(a_sum(where, 1).step(model, StepOrder(rule, 1, LAYOUT, CODEC, 3, 60)))
+    (_, one), (_, many) = models
+    path = tmp_path / STATE_FILE
+    kept = StateFile(path, write_moments(path, MANIFEST, one.moments_packed))
+    order = StepOrder(rule, 2, LAYOUT, CODEC, 3, 60, kept)
+    total, before, digests = a_sum(world, 2), world.supervisor.pids, list[bytes]()
+    os.kill(before[victim], signal.SIGSTOP)
+    worker = threading.Thread(target=lambda: digests.append(total.step(many, order)))
+    worker.start()
+    while not world.supervisor._links[victim].sent:
+        time.sleep(0.001)
+    # It had moved some of its moments when it was killed: they are of no round any more.
+    for moment in many.moments.values():
+        moment.view[-4096:] = b"\7" * 4096
+    os.kill(before[victim], signal.SIGKILL)
+    worker.join()
+    assert digests == [a_sum(World(), 2).step(one, order)]
+    assert world.supervisor.pids[:victim] == before[:victim]
+    total.close()
+    many.close()
+
+
+def test_a_step_that_is_not_finite_is_void(world: RankedWorld) -> None:
+    packed = MANIFEST.pack(MODEL | {"d": np.full(33, np.inf)})
+    model = RunModel(MANIFEST, model_digest(packed), packed, world.make)
+    total = a_sum(world, 1)
+    with pytest.raises(VoidRound, match="d"):
+        total.step(model, StepOrder(FedAvg(), 1, LAYOUT, CODEC, 3, 60))
+    assert model.next is None
+    total.close()
+    model.close()

@@ -22,7 +22,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .rank_wire import RECEIVE, Frames, send
 from .segments import Segment
@@ -49,12 +49,10 @@ class Desk:
             self._mapped[path] = Segment.attach(Path(path), nbytes, write=True)
         return self._mapped[path]
 
-    def forget(self, head: dict[str, Any], _payload: bytearray) -> dict[str, Any]:
+    def tidy(self) -> None:
         """Let go of segments that their owner has removed."""
-        for path in head["paths"]:
-            if path in self._mapped:
-                self._mapped.pop(path).close()
-        return {}
+        for path in [path for path in self._mapped if not os.path.exists(path)]:
+            self._mapped.pop(path).close()
 
 
 def serve(sock: socket.socket, rank: int, ranks: int) -> None:
@@ -71,10 +69,8 @@ def serve(sock: socket.socket, rank: int, ranks: int) -> None:
     while True:
         head, payload = commands.get()
         try:
-            if head["op"] == "forget":
-                answer, body = desk.forget(head, payload), b""
-            else:
-                answer, body = work.COMMANDS[head["op"]](desk, head, payload)
+            desk.tidy()
+            answer, body = work.COMMANDS[head["op"]](desk, head, payload)
             send(sock, {"op": "done", **answer}, body)
         except LOST as error:
             kind = "void" if isinstance(error, VoidRound) else "lost"

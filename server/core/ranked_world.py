@@ -26,15 +26,20 @@ import numpy as np
 from .shared_sum import SharedSum
 from .supervisor import Job, Supervisor
 from .world import World, check_sizes
+from .. import stepping
 from ...protocol import masks
-from ...protocol.errors import PeerError, SettingsError, StateError, VoidRound
+from ...protocol.digest import tree_root
+from ...protocol.errors import PeerError, SettingsError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .run_model import RunModel
     from .segments import Segment, Shelf
-    from .world import Sum
+    from .worlds import AnySum
+    from ..stepping import StepOrder
 
+HASH = 32
 KEPT = 2
 """Sizes of sums whose memory is kept: a run has two, and one of them has no ranks."""
 
@@ -69,14 +74,14 @@ class RankedWorld:
         self.supervisor = Supervisor(ranks, say)
         self._lock = threading.Lock()
         self._idle: dict[tuple[int, int], list[tuple[Segment, Segment]]] = {}
-        self._made: list[Segment] = []
+        self.make = shelf.create
 
     @property
     def ranks(self) -> int:
         """How many ranks there are."""
         return self.supervisor.ranks
 
-    def open(self, total_bytes: int, split: int) -> Sum | RankedSum:
+    def open(self, total_bytes: int, split: int) -> AnySum:
         """Start a sum of messages of `total_bytes`, the first `split` of them uint32 words.
 
         One without such words is a few numbers, and is the world of one's.
@@ -102,7 +107,6 @@ class RankedWorld:
         except StateError:
             _remove([ring])
             raise
-        self._made += ring, pair
         return ring, pair
 
     def take_back(self, about: SharedSum, ring: Segment, pair: Segment) -> None:
@@ -113,18 +117,12 @@ class RankedWorld:
             self._idle[size] = [*kept, (ring, pair)]
             old = list(self._idle)[:-KEPT]
             gone = [segment for key in old for files in self._idle.pop(key) for segment in files]
-            self._made = [segment for segment in self._made if segment not in gone]
-        if gone:
-            paths = [str(segment.path) for segment in gone]
-            self.supervisor.submit(Job(self.ranks, {"op": "forget", "paths": paths}))
-            _remove(gone)
+        _remove(gone)
 
     def close(self) -> None:
         """End the ranks and remove their memory; sums that are open are lost."""
         self.supervisor.close()
-        with self._lock:
-            gone, self._made, self._idle = self._made, [], {}
-        _remove(gone)
+        self.shelf.close()
 
 
 class RankedSum:
@@ -244,9 +242,48 @@ class RankedSum:
             VoidRound: Masks are left in it.
         """
         self._freeze()
-        answers = self._job("check", bound=bound).wait()
-        if not all(head["fits"] for head, _ in answers):
-            raise VoidRound(f"masks did not cancel: a sum lies beyond {bound}")
+        self._job("check", bound=bound).wait()
+
+    def step(self, model: RunModel, order: StepOrder) -> bytes:
+        """Freeze the sum and make the next model out of it; return its digest.
+
+        The sum is kept: a step may be done again. So it is when a rank dies in it, with the
+        moments as the checkpoint has them.
+
+        Raises:
+            VoidRound: A value would not be finite; the model in force is what it was.
+            StateError: The moments cannot be restored, or the ranks not be kept alive.
+        """
+        self._freeze()
+        try:
+            tries = 1
+            while not self._moved(model, order):
+                self.world.supervisor.bear(tries)
+                tries += 1
+            return model.stepped(self._digest(model))
+        except BaseException:
+            model.drop_next()
+            raise
+
+    def _moved(self, model: RunModel, order: StepOrder) -> bool:
+        """Let every rank move its shard, and say whether all have lived to its end."""
+        old, new, _ = model.begin(order)
+        stepping.keep_rest(model.manifest, old, new)
+        blocks = {"old": model.current, "new": model.next}
+        moments = {name: str(model.moments[name].path) for name in order.rule.moments}
+        named = {name: str(block.path) for name, block in blocks.items() if block is not None}
+        manifest = model.manifest.to_json().encode()
+        fields = {**named, "moments": moments, "nbytes": model.nbytes, "order": order.described()}
+        answers = self._job("step", manifest, once=True, **fields).wait()
+        return all(head["op"] == "done" for head, _ in answers)
+
+    def _digest(self, model: RunModel) -> bytes:
+        """Return the root over the leaves that every rank hashes some of."""
+        path = str(model.next.path) if model.next is not None else ""
+        total = model.manifest.total_bytes
+        answers = self._job("leaves", path=path, nbytes=model.nbytes, total=total).wait()
+        hashes = b"".join(bytes(body) for _, body in answers)
+        return tree_root(hashes[at : at + HASH] for at in range(0, len(hashes), HASH))
 
     def result(self) -> memoryview:
         """Freeze the sum and return it, no copy; valid until `close`."""
@@ -266,9 +303,11 @@ class RankedSum:
 
     # -- batches ----------------------------------------------------------------------------
 
-    def _job(self, op: str, payload: bytes | bytearray = b"", **fields: Any) -> Job:
+    def _job(
+        self, op: str, payload: bytes | bytearray = b"", *, once: bool = False, **fields: Any
+    ) -> Job:
         head = {"op": op, "sum": self.about._asdict(), "batch": self._batch, **fields}
-        return self.world.supervisor.submit(Job(self.about.ranks, head, payload))
+        return self.world.supervisor.submit(Job(self.about.ranks, head, payload, once=once))
 
     def _go_on(self) -> None:
         """Make the full slots the next batch, unless one is open."""

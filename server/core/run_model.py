@@ -134,7 +134,8 @@ class RunModel:
         """
         self.drop_next()
         for name in order.rule.moments:
-            self.moments.setdefault(name, self._block("moment"))
+            if name not in self.moments:
+                self.moments[name] = self._block("moment")
         moments = {name: self._whole(self.moments[name]) for name in order.rule.moments}
         if moments and not self._clean:
             self._restore(order, moments)

@@ -23,6 +23,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, finalize
 
 import numpy as np
 
@@ -138,6 +139,7 @@ class Shelf:
         """
         self._memory, self._fallback, self._say = memory, fallback, say
         self._told = False
+        self._made: WeakSet[Segment] = WeakSet()
         for directory in (memory, fallback):
             count = remove_leftovers(directory)
             if count:
@@ -145,6 +147,18 @@ class Shelf:
 
     def create(self, nbytes: int, kind: str) -> Segment:
         """Make a segment where there is room; see `Segment.create`."""
+        made = self._created(nbytes, kind)
+        self._made.add(made)
+        # One that is forgotten while it is in use, by an error on the way, leaves no file.
+        finalize(made, made.path.unlink, missing_ok=True).atexit = False
+        return made
+
+    def close(self) -> None:
+        """Remove every file that was made here and is still used."""
+        for segment in list(self._made):
+            segment.unlink()
+
+    def _created(self, nbytes: int, kind: str) -> Segment:
         if _room(self._memory) >= nbytes + SPARE:
             return Segment.create(self._memory, nbytes, kind)
         if not self._told:

@@ -56,16 +56,20 @@ class Job:
         head: dict[str, Any],
         payload: bytes | bytearray = b"",
         done: Callable[[Job], None] = lambda _job: None,
+        *,
+        once: bool = False,
     ) -> None:
         """Say what is to be done.
 
         Args:
             ranks: How many will do it.
-            head: The command, which any rank can do twice.
+            head: The command.
             payload: Raw bytes with it; must stay as they are until the job is done.
             done: Called in the supervisor's thread when every rank has answered.
+            once: It cannot be done twice: a rank that dies in it does not get it again, its
+                answer is `died`.
         """
-        self.head, self.payload = head, payload
+        self.head, self.payload, self.once = head, payload, once
         self.answers: list[Frame | None] = [None] * ranks
         self.error: UmbelError | None = None
         self._done, self._event = done, threading.Event()
@@ -74,7 +78,7 @@ class Job:
         """Wait for every rank's answer.
 
         Raises:
-            VoidRound: A rank says so.
+            VoidRound: A rank says so; of several, the first by its number.
             StateError: A rank could not do it, or could not be kept alive.
         """
         self._event.wait()
@@ -84,14 +88,15 @@ class Job:
 
     def answered(self, rank: int, frame: Frame) -> None:
         """Take the answer of a rank."""
-        head, _ = frame
-        if head["op"] != "done":
-            void = head["op"] == "void"
-            lost = StateError(f"rank {rank}", f"{self.head['op']} done", head["why"])
-            self.error = self.error or (VoidRound(head["why"]) if void else lost)
         self.answers[rank] = frame
-        if all(answer is not None for answer in self.answers):
-            self.finish()
+        if any(answer is None for answer in self.answers):
+            return
+        for number, answer in enumerate(self.answers):
+            if answer is not None and answer[0]["op"] in {"void", "lost"}:
+                lost = StateError(f"rank {number}", f"{self.head['op']} done", answer[0]["why"])
+                void = answer[0]["op"] == "void"
+                self.error = self.error or (VoidRound(answer[0]["why"]) if void else lost)
+        self.finish()
 
     def finish(self) -> None:
         """Call it done, unless it was."""
@@ -165,6 +170,16 @@ class Supervisor:
         if job.error is not None:
             job.finish()
         return job
+
+    @staticmethod
+    def bear(deaths: int) -> None:
+        """Refuse to begin something again that ranks died in so many times.
+
+        Raises:
+            StateError: It is enough.
+        """
+        if deaths >= DEATHS:
+            raise StateError("core.ranks", "ranks that live", f"some that died in {deaths} tries")
 
     def close(self) -> None:
         """End the ranks; what they have in hand fails."""
@@ -247,8 +262,10 @@ class Supervisor:
 
     def _lost(self, link: _Link) -> None:
         """A rank's socket is closed: it has died, or will have in a moment."""
-        process = link.process
+        process, in_hand = link.process, link.sent
         self._end(link)
+        if in_hand and link.jobs[0].once:
+            link.jobs.popleft().answered(link.rank, ({"op": "died"}, bytearray()))
         if process is not None and not link.why:
             how = _ending(process.returncode)
             link.why = f"rank {link.rank} (pid {process.pid}) {how}"

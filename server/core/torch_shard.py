@@ -1,10 +1,12 @@
-"""What a rank does with its shard of a sum: fold a batch, take masks off, look at its range.
+"""What a rank does with its shard of a sum: fold a batch, take masks off, make the server step.
 
     fold     accumulator b = accumulator b-1 + the rows of the batch's slots     mod 2^32
     unmask   accumulator b = accumulator b-1 +- key streams
-    check    say whether every word, as int32, lies within +-bound
+    check    refuse a word that, as int32, lies beyond +-bound
+    step     the next model and its moments, moved in place, from the words         stepping.py
+    leaves   SHA-256 of the next model's leaves
 
-Both that write are done by `_once`: into the accumulator that does not count yet, and then the
+The first two are done by `_once`: into the accumulator that does not count yet, and then the
 commit word is set (shared_sum.py). A command that comes again, because a rank was killed before it
 could answer, finds its commit word set and is answered; or it is done anew from the accumulator
 that counts. Kernels are those of torch_kernels.py, with one OpenMP thread. Where there is a GPU,
@@ -20,8 +22,12 @@ import torch
 
 from . import torch_kernels
 from .shared_sum import SharedSum
+from .. import stepping
+from ...protocol.codec import check_sum
+from ...protocol.digest import LEAF, leaf_hashes
 from ...protocol.entropy import wipe
 from ...protocol.errors import StateError
+from ...protocol.manifest import Manifest
 from ...protocol.masks import KEY_BYTES
 
 if TYPE_CHECKING:
@@ -76,10 +82,38 @@ def unmask(desk: Desk, head: dict[str, Any], payload: bytearray) -> Answer:
 
 def check(desk: Desk, head: dict[str, Any], _payload: bytearray) -> Answer:
     """Say whether the shard lies within the bound."""
-    about, bound = SharedSum(**head["sum"]), head["bound"]
-    words = about.mine(desk.segment(about.pair, about.pair_bytes), head["batch"], desk.rank)
-    fits = not len(words) or (-bound <= int(words.min()) and int(words.max()) <= bound)
-    return {"fits": fits}, b""
+    check_sum(words_of(desk, head), head["bound"])
+    return {}, b""
+
+
+def step(desk: Desk, head: dict[str, Any], payload: bytearray) -> Answer:
+    """Move the shard of the model, and of its moments, by the shard of the sum; not twice."""
+    manifest = Manifest.from_json(bytes(payload), "supervisor")
+    order = stepping.order_of(head["order"], manifest, "supervisor")
+
+    def whole(path: str) -> memoryview:
+        return desk.segment(path, head["nbytes"]).view[: manifest.total_bytes]
+
+    moments = {name: whole(path) for name, path in head["moments"].items()}
+    low, _ = SharedSum(**head["sum"]).shard(desk.rank)
+    words = words_of(desk, head)
+    stepping.move(words, low, order, whole(head["old"]), whole(head["new"]), moments)
+    return {}, b""
+
+
+def leaves(desk: Desk, head: dict[str, Any], _payload: bytearray) -> Answer:
+    """Return the hashes of this rank's leaves of a model: of n leaves as many as another's."""
+    model = desk.segment(head["path"], head["nbytes"]).view[: head["total"]]
+    count = -(-head["total"] // LEAF)
+    first, end = (count * rank // desk.ranks * LEAF for rank in (desk.rank, desk.rank + 1))
+    return {}, b"".join(leaf_hashes(model[first:end]))
+
+
+def words_of(desk: Desk, head: dict[str, Any]) -> NDArray[np.uint32]:
+    """Return the words of the shard in the sum that counts."""
+    about = SharedSum(**head["sum"])
+    pair = desk.segment(about.pair, about.pair_bytes)
+    return about.mine(pair, head["batch"], desk.rank).view("<u4")
 
 
 def unmask_on(device: torch.device, shard: torch.Tensor, streams: Streams, first_word: int) -> None:
@@ -133,4 +167,6 @@ COMMANDS: dict[str, Callable[[Desk, dict[str, Any], bytearray], Answer]] = {
     "fold": fold,
     "unmask": unmask,
     "check": check,
+    "step": step,
+    "leaves": leaves,
 }

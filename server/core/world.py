@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .run_model import Own
 from .unmask import unmask
 from .. import stepping
 from ...protocol.codec import check_sum
@@ -45,6 +46,7 @@ class World:
             raise SettingsError("core.slots", "1 or more", slots)
         self.slots = slots
         """Uploads of a sum that may be in flight at once."""
+        self.make = Own
         self._idle: dict[int, list[bytearray]] = {}
 
     def open(self, total_bytes: int, split: int) -> Sum:
