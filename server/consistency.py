@@ -2,7 +2,8 @@
 
 A run that cannot end well is better not begun: its devices would train for nothing, and learn why
 one by one. What is checked here needs several settings at once; a single one has its range in
-settings.py. Scheme A's own numbers are protocol/graph.py's.
+settings.py. Scheme A's own numbers are protocol/graph.py's, a robust rule's own
+strategies/robust_rules.py's.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from ..protocol.graph import COMPLETE_UP_TO, parameters
 from ..strategies.robust_rules import refuse_secure
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .settings import RunSettings
+    from ..strategies.robust_rules import Robust
 
 _DAY_S = 86400
+_MIB = 20  # bits
 
 
 def check(run: RunSettings) -> None:
@@ -57,6 +62,8 @@ def check_clients(run: RunSettings, clients: int) -> None:
     if clients < least:
         raise SettingsError("clients", f"at least {least}, for a cohort of that size", clients)
     wanted = run.cohort or clients
+    if run.rule.robust is not None and run.cohort is None:
+        _bears(run.rule.robust, "clients", clients)
     _check_members(run, "clients" if run.cohort is None else "cohort", wanted)
     asked = invitations(wanted, run.dropout)
     if asked > clients:
@@ -69,14 +76,59 @@ def check_clients(run: RunSettings, clients: int) -> None:
 
 
 def _check_rule(run: RunSettings) -> None:
-    """Refuse a server step that this run cannot take."""
+    """Refuse a server step that this run cannot take.
+
+    A round may end with as few updates as `min-survivors`: so many must be enough for a robust
+    rule, and no cohort may be smaller.
+    """
     rule, robust = run.rule, run.rule.robust
-    if robust is not None and run.scheme == "A":
-        refuse_secure(robust)
-    if robust is not None or rule.moments:
-        got = rule.name if robust is None else robust.rule
+    if rule.moments:
         expected = "fedavg, the only server step of a run over sessions so far"
-        raise SettingsError("strategy", expected, got, "use strategy.start(...) for the others")
+        raise SettingsError("strategy", expected, rule.name, "use strategy.start(...) for others")
+    if robust is None:
+        return
+    if run.scheme == "A":
+        refuse_secure(robust)
+    if robust.rule == "fltrust":
+        expected = "a rule that needs nothing but the clients' updates"
+        why = "it compares them with an update of the server's own, and a run makes none"
+        raise SettingsError("robust", expected, "fltrust", why)
+    if run.cohort is not None:
+        _bears(robust, "cohort", run.cohort)
+    _bears(robust, "min-survivors", run.params.min_survivors, ": a round may end with so few")
+
+
+def _bears(robust: Robust, key: str, clients: int, why: str = "") -> None:
+    """Refuse a number of clients that is too small for what a robust rule promises."""
+    least, arithmetic = robust.least
+    if clients < least:
+        expected = f"at least {least} for {robust.rule} ({arithmetic}){why}"
+        raise SettingsError(key, expected, clients, "raise it, or lower robust-byzantine")
+
+
+def check_rows(run: RunSettings, clients: int, message: int, room: Mapping[str, int]) -> None:
+    """Refuse a robust rule whose updates do not fit where they would be kept.
+
+    Args:
+        run: The run.
+        clients: How many there are.
+        message: Bytes of one update.
+        room: Bytes that are free, by place; one of them must do.
+
+    Raises:
+        SettingsError: With the arithmetic and the next move.
+    """
+    if run.rule.robust is None:
+        return
+    asked = min(clients, invitations(run.cohort or clients, run.dropout))
+    rows, what = run.rule.robust.kept(asked)
+    if rows * message > max(room.values()):
+        free = ", ".join(f"{size >> _MIB} MiB free {place}" for place, size in room.items())
+        expected = (
+            f"room for {rows} updates of {message / (1 << _MIB):.1f} MiB = "
+            f"{rows * message >> _MIB} MiB, {what}"
+        )
+        raise SettingsError("robust", expected, free, "lower cohort, or take another rule")
 
 
 def _check_members(run: RunSettings, key: str, members: int) -> None:

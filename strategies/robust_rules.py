@@ -30,6 +30,7 @@ together they are refused (`refuse_secure`).
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -37,7 +38,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from . import gram as rules
-from . import selection_network as networks
 from .numpy_tiles import NumpyTiles
 from .trimmed_stream import Passes
 from ..protocol.errors import SettingsError
@@ -77,23 +77,26 @@ class Tiles(Passes, Protocol):
 class Needs(NamedTuple):
     """What a rule asks of a round."""
 
-    least: Callable[[int], int]
-    """Clients that must take part for f byzantine ones."""
+    each: int
+    """Clients that must take part for each byzantine one,"""
+    more: int
+    """and beside these."""
     inner_products: bool
     """Is the sum of all shards' inner products needed?"""
 
 
 RULES = {
-    "median": Needs(lambda f: 2 * f + 1, inner_products=False),
-    "trimmed-mean": Needs(lambda f: 2 * f + 1, inner_products=False),
-    "krum": Needs(lambda f: 2 * f + 3, inner_products=True),
-    "multi-krum": Needs(lambda f: 2 * f + 3, inner_products=True),
-    "bulyan": Needs(lambda f: 4 * f + 3, inner_products=True),
-    "geometric-median": Needs(lambda f: 2 * f + 1, inner_products=True),
-    "centred-clipping": Needs(lambda f: 2 * f + 1, inner_products=True),
-    "norm-bounding": Needs(lambda _: 1, inner_products=True),
-    "fltrust": Needs(lambda _: 2, inner_products=True),
+    "median": Needs(2, 1, inner_products=False),
+    "trimmed-mean": Needs(2, 1, inner_products=False),
+    "krum": Needs(2, 3, inner_products=True),
+    "multi-krum": Needs(2, 3, inner_products=True),
+    "bulyan": Needs(4, 3, inner_products=True),
+    "geometric-median": Needs(2, 1, inner_products=True),
+    "centred-clipping": Needs(2, 1, inner_products=True),
+    "norm-bounding": Needs(0, 1, inner_products=True),
+    "fltrust": Needs(0, 2, inner_products=True),
 }
+_LEAST_CUT = 1e-3
 _WITH_RADIUS = {"centred-clipping", "norm-bounding"}
 
 
@@ -125,6 +128,8 @@ class Robust:
             raise SettingsError(f"{self.rule}: byzantine", "0 or more", self.byzantine)
         if not 0.0 <= self.cut < 0.5:  # noqa: PLR2004 - half at either end is all
             raise SettingsError(f"{self.rule}: cut", "a share of 0 to below 0.5", self.cut)
+        if self.rule == "trimmed-mean" and self.byzantine and self.cut < _LEAST_CUT:
+            raise SettingsError("trimmed-mean: cut", f"{_LEAST_CUT} or more to bear f", self.cut)
         if self.keep is not None and self.keep < 1:
             raise SettingsError(f"{self.rule}: keep", "1 or more", self.keep)
         positive = self.radius is not None and 0.0 < self.radius < math.inf
@@ -133,28 +138,31 @@ class Robust:
         if self.iterations < 1:
             raise SettingsError(f"{self.rule}: iterations", "1 or more", self.iterations)
 
+    @property
+    def least(self) -> tuple[int, str]:
+        """The fewest clients for what the rule promises, and the arithmetic."""
+        needs, f = RULES[self.rule], self.byzantine
+        least, why = needs.each * f + needs.more, f"{needs.each} f + {needs.more} with f = {f}"
+        if self.rule == "trimmed-mean" and f:
+            first = max(least, int(f / self.cut))
+            enough = next(n for n in itertools.count(first) if self.cut_of(n) >= f)
+            if enough > least:
+                least, why = enough, f"of which cut {self.cut:g} drops {f} at either end, all f"
+        if self.keep is not None and self.keep > least:
+            least, why = self.keep, "keep"
+        return least, why
+
     def check(self, clients: int) -> None:
         """Check that so many clients are enough for what the rule promises.
 
         Raises:
             SettingsError: Too few; the number that would do is named.
         """
-        least = RULES[self.rule].least(self.byzantine)
-        if self.rule == "trimmed-mean":
-            networks.check_cut(clients, self.cut_of(clients))
-            if self.cut_of(clients) < self.byzantine:
-                raise SettingsError(
-                    "trimmed-mean: cut",
-                    f"{self.byzantine} or more of {clients} clients at either end, one for each "
-                    f"byzantine client",
-                    self.cut_of(clients),
-                )
-        if self.keep is not None:
-            least = max(least, self.keep)
+        least, why = self.least
         if clients < least:
             raise SettingsError(
                 f"{self.rule} with {self.byzantine} byzantine clients",
-                f"{least} or more clients",
+                f"{least} or more clients ({why})",
                 clients,
                 "wait for more clients, or name fewer byzantine ones",
             )
@@ -162,6 +170,16 @@ class Robust:
     def cut_of(self, clients: int) -> int:
         """Return how many trimmed-mean drops at either end."""
         return int(self.cut * clients)
+
+    def kept(self, clients: int) -> tuple[int, str]:
+        """Return how many rows a round of so many clients keeps, and why; the mean keeps one."""
+        if self.streams(clients):
+            return 2 * self.cut_of(clients) + 2, f"2 k + 2 with k = {self.cut_of(clients)}"
+        return clients, f"one a client for {self.rule}"
+
+    def streams(self, clients: int) -> bool:
+        """Say whether rows need not be kept: the trimmed mean of enough clients."""
+        return self.rule == "trimmed-mean" and 2 * self.cut_of(clients) + 2 < clients
 
     def coefficients(self, gram: Matrix, weights: ArrayLike | None = None) -> Matrix:
         """Return a of `combine` from the whole model's inner products; not for bulyan.

@@ -138,8 +138,17 @@ def test_too_few_clients_are_refused_with_the_number_that_would_do(name: str, cl
 
 
 def test_a_cut_below_the_byzantine_is_refused() -> None:
-    with pytest.raises(SettingsError, match="3 or more of 10 clients at either end"):
-        Robust(rule="trimmed-mean", byzantine=3).check(10)
+    robust = Robust(rule="trimmed-mean", byzantine=3)
+    robust.check(15)  # a fifth of 15 is 3, of 14 it is 2
+    with pytest.raises(SettingsError) as told:
+        robust.check(14)
+    assert "15 or more clients (of which cut 0.2 drops 3 at either end, all f)" in str(told.value)
+
+
+def test_the_arithmetic_is_shown() -> None:
+    assert Robust(rule="bulyan", byzantine=2).least == (11, "4 f + 3 with f = 2")
+    assert Robust(rule="krum", byzantine=2).least == (7, "2 f + 3 with f = 2")
+    assert Robust(rule="trimmed-mean", byzantine=1, cut=0.4).least == (3, "2 f + 1 with f = 1")
 
 
 def test_more_kept_than_there_are_is_refused() -> None:
@@ -154,6 +163,7 @@ def test_more_kept_than_there_are_is_refused() -> None:
         ({"rule": "krum", "byzantine": -1}, "krum: byzantine"),
         ({"rule": "trimmed-mean", "cut": 0.5}, "below 0.5"),
         ({"rule": "trimmed-mean", "cut": float("nan")}, "below 0.5"),
+        ({"rule": "trimmed-mean", "cut": 0.0, "byzantine": 1}, "0.001 or more to bear f"),
         ({"rule": "multi-krum", "keep": 0}, "keep"),
         ({"rule": "norm-bounding"}, "radius"),
         ({"rule": "centred-clipping", "radius": float("inf")}, "radius"),
