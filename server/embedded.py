@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .core.kept import Keeping
 from .core.run_model import RunModel
 from .ingest import Ingest, Shape
 from .stepping import Stepped
@@ -66,7 +67,10 @@ class EmbeddedIntake(Ingest):
     ) -> None:
         """Open the sum."""
         layout = plan.layout
-        shape = Shape(layout.total_bytes, layout.split, plan.stall, plan.budget, codec.members)
+        keeping = None if plan.robust is None else Keeping(plan.robust, codec)
+        shape = Shape(
+            layout.total_bytes, layout.split, plan.stall, plan.budget, codec.members, keeping
+        )
         super().__init__(
             world, ctx, shape, lambda node, slot: firewall.check_message(node, slot, layout, codec)
         )

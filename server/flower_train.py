@@ -125,6 +125,9 @@ def train(
     settings = run_settings(table, rest, run=run, secure=secure, rule=rule)
     clients = int(table["clients"])
     check_clients(settings, clients)
+    if rule.robust is not None:
+        expected = "none, the only mean of a run over the core service so far"
+        raise SettingsError("robust", expected, rule.robust.rule, "simulate it")
     return _run(grid, settings, learned, clients)
 
 

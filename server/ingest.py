@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from .core.kept import Keeping
     from .core.worlds import AnyWorld
     from .invitation import Plan
     from .stepping import StepOrder, Stepped
@@ -123,6 +124,8 @@ class Shape(NamedTuple):
     """Seconds that all uploads have at the most; no less than the trip."""
     members: int = 1
     """How many will upload."""
+    keeping: Keeping | None = None
+    """Why messages are kept; None where they are only added up."""
 
 
 class Ingest:
@@ -137,7 +140,7 @@ class Ingest:
     ) -> None:
         """Open a sum; `check` refuses an unmasked update, by BadUpdate."""
         self._total = shape.total
-        self.sum = core.open(shape.total, shape.split)
+        self.sum = core.open(shape.total, shape.split, shape.keeping)
         self._ctx = ctx
         self._patience = shape.stall
         trip = STALLS_A_TRIP * shape.stall

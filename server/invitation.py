@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..protocol.context import Terms
     from ..protocol.layout import MessageLayout
     from ..protocol.verification import Member
+    from ..strategies.robust_rules import Robust
 
 
 _FRAMING = 16
@@ -47,6 +48,8 @@ class Plan:
     """The parts of the round's deadline."""
     max_norm: float | None = None
     """Largest L2 norm of one delta, in a plain round; None for no bound."""
+    robust: Robust | None = None
+    """How the updates of a plain training round become one; None for their weighted mean."""
     budget: float = 0.0
     """Seconds that the uploads have at the most, when their sum is opened."""
 

@@ -13,7 +13,7 @@ Not here: the buffers (core/run_model.py), what a rule does (strategies/server_r
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -69,6 +69,27 @@ class StepOrder(NamedTuple):
             "codec": [codec.members, codec.value_range, codec.weight_cap],
             "state": None if state is None else [str(state.path), state.digest.hex()],
         }
+
+
+class Mean(Protocol):
+    """What the survivors' updates come to: their weighted mean, or what a robust rule makes."""
+
+    def decode(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Write the update of the words `start` to `stop` of section 32, in out's dtype."""
+
+
+class SumMean(NamedTuple):
+    """The weighted mean, out of a shard of the opened sum."""
+
+    words: NDArray[np.uint32]
+    low: int
+    """The number of the first of them."""
+    order: StepOrder
+
+    def decode(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Write the mean, rounded once."""
+        words = self.words[start - self.low : stop - self.low]
+        self.order.codec.decode(words, self.order.weight, out)
 
 
 class Stepped(NamedTuple):
@@ -146,11 +167,37 @@ def move(
     new: memoryview,
     moments: Mapping[str, memoryview],
 ) -> None:
+    """Move one shard by the mean of the opened sum, as `move_by`.
+
+    Args:
+        words: The shard of section 32; it is kept.
+        low: Its first word's number.
+        order: As all that follow.
+        old: As there.
+        new: As there.
+        moments: As there.
+
+    Raises:
+        VoidRound: As there.
+    """
+    move_by(SumMean(words, low, order), low, low + len(words), order, old, new, moments)
+
+
+def move_by(
+    mean: Mean,
+    low: int,
+    high: int,
+    order: StepOrder,
+    old: memoryview,
+    new: memoryview,
+    moments: Mapping[str, memoryview],
+) -> None:
     """Write the averaged values of one shard into the next model, and move their moments.
 
     Args:
-        words: The shard of section 32 of the opened sum; it is kept.
-        low: Its first word's number.
+        mean: What the updates come to.
+        low: The shard's first word, of section 32.
+        high: Its end.
         order: What is to be done.
         old: The model in force, the whole of it.
         new: The next model, the whole of it, writable; the shard's places are written.
@@ -160,16 +207,16 @@ def move(
         VoidRound: A value would not be finite; the array is named. `new` and `moments` are partly
             written, and worth nothing.
     """
-    for piece in pieces(order.layout, low, low + len(words)):
-        part, before, after = words[piece.words], piece.of(old), piece.of(new)
+    for piece in pieces(order.layout, low, high):
+        before, after, first = piece.of(old), piece.of(new), low + piece.words.start
         state = {name: piece.of(buffer) for name, buffer in moments.items()}
         scratch: NDArray[Any] | None = None
-        for tile in tiles(len(part)):
+        for tile in tiles(len(before)):
             count = tile.stop - tile.start
             if scratch is None:
                 scratch = np.empty(count, piece.entry.numpy)
             delta = scratch[:count]
-            order.codec.decode(part[tile], order.weight, delta)
+            mean.decode(first + tile.start, first + tile.stop, delta)
             own = {name: array[tile] for name, array in state.items()}
             order.rule.move(piece.entry.name, before[tile], delta, after[tile], own, order.t)
 

@@ -26,9 +26,13 @@ from ..protocol.canonical import lp
 from ..protocol.certificates import Authority
 from ..protocol.entropy import os_entropy
 from ..protocol.errors import Refused
+from ..protocol.layout import MessageLayout
+from ..protocol.manifest import Manifest
 from ..protocol.standpoint import Identity
 from ..protocol.verification import Verifier
+from ..server.consistency import check_rows
 from ..server.coordinator import Coordinator
+from ..server.core.room import available
 from ..server.initial import first_model
 from ..server.ledger import RoundRecord
 from ..server.run_directory import RunDirectory
@@ -123,6 +127,8 @@ class Federation:
         # User code first: what fails here leaves no run behind.
         model = first_model(trainer.arrays(settings.seed), init)
         metrics = {phase: trainer.declared(phase) for phase in ("train", "evaluate")}
+        message = MessageLayout(Manifest.of(model), metrics["train"], "train").total_bytes
+        check_rows(settings, clients, message, {"in memory": available()})
         self.settings = settings
         self.policy = policy or own_policy(settings)
         self.refusals, self.records = list[str](), list[RoundRecord]()

@@ -308,11 +308,11 @@ def refuse_secure(robust: Robust) -> None:
         SettingsError: Always, with the reason.
     """
     raise SettingsError(
-        "strategy",
+        "robust",
         "a rule that needs only the sum of the updates, because secure aggregation is on and "
         "shows the server nothing else",
         robust.rule,
-        f"{robust.rule} compares single updates: use fedavg, or run without secure aggregation "
+        f"{robust.rule} compares single updates: leave it out, or run without secure aggregation "
         "where every device's policy allows it",
     )
 

@@ -14,11 +14,12 @@ from umbel.protocol.errors import SettingsError
 from umbel.protocol.plan import Params
 from umbel.server import deadlines
 from umbel.server.cohort import invitations
-from umbel.server.consistency import check_clients, check_rows, check_rule
+from umbel.server.consistency import check_clients, check_rows
 from umbel.server.settings import RunSettings
 from umbel.simulation.run import Options, plan
 from umbel.simulation.up_plan import Asked, plan_up
 from umbel.strategies.robust_rules import Robust
+from umbel.strategies.server_rules import FedAvg
 from umbel.tests.test_run import Blobs
 
 if TYPE_CHECKING:
@@ -178,53 +179,57 @@ def floors(least: int, survivors: int | None = None) -> Params:
     return Params(min_members=least, min_survivors=least if survivors is None else survivors)
 
 
+def plain(robust: Robust | None, **changes: Any) -> RunSettings:
+    return settings(**{"scheme": "plain", "rule": FedAvg(robust=robust), **changes})
+
+
 @pytest.mark.parametrize(
     ("robust", "clients", "changes", "said"),
     [
         (
             Robust(rule="median"),
             5,
-            {},
-            "strategy: expected a rule that needs only the sum of the updates, because secure "
+            {"scheme": "A"},
+            "robust: expected a rule that needs only the sum of the updates, because secure "
             "aggregation is on and shows the server nothing else, got 'median'; median compares "
-            "single updates: use fedavg, or run without secure aggregation where every device's "
+            "single updates: leave it out, or run without secure aggregation where every device's "
             "policy allows it",
         ),
         (
             Robust(rule="fltrust"),
             5,
-            {"scheme": "plain"},
-            "strategy: expected a rule that needs nothing but the clients' updates, got 'fltrust'; "
+            {},
+            "robust: expected a rule that needs nothing but the clients' updates, got 'fltrust'; "
             "it compares them with an update of the server's own, and a run makes none",
         ),
         (
             Robust(rule="bulyan", byzantine=1),
             6,
-            {"scheme": "plain"},
-            "clients: expected at least 7 for bulyan (4 f + 3 with f = 1), got 6; raise clients, "
-            "or name fewer byzantine ones",
+            {"params": floors(6, 7)},
+            "clients: expected at least 7 for bulyan (4 f + 3 with f = 1), got 6; raise it, or "
+            "lower robust-byzantine",
         ),
         (
             Robust(rule="krum", byzantine=2),
             20,
-            {"scheme": "plain", "cohort": 6},
-            "cohort: expected at least 7 for krum (2 f + 3 with f = 2), got 6; raise cohort, or "
-            "name fewer byzantine ones",
+            {"cohort": 6},
+            "cohort: expected at least 7 for krum (2 f + 3 with f = 2), got 6; raise it, or lower "
+            "robust-byzantine",
         ),
         (
             Robust(rule="krum", byzantine=2),
             20,
-            {"scheme": "plain", "params": floors(7, 6)},
+            {"params": floors(7, 6)},
             "min-survivors: expected at least 7 for krum (2 f + 3 with f = 2): a round may end "
-            "with so few updates, got 6; raise it, or name fewer byzantine ones",
+            "with so few, got 6; raise it, or lower robust-byzantine",
         ),
         (
             Robust(rule="trimmed-mean", byzantine=2),
             20,
-            {"scheme": "plain", "params": floors(9)},
+            {"params": floors(9)},
             "min-survivors: expected at least 10 for trimmed-mean (of which cut 0.2 drops 2 at "
-            "either end, all f): a round may end with so few updates, got 9; raise it, or name "
-            "fewer byzantine ones",
+            "either end, all f): a round may end with so few, got 9; raise it, or lower "
+            "robust-byzantine",
         ),
     ],
 )
@@ -232,34 +237,33 @@ def test_a_robust_rule_that_cannot_hold_is_refused(
     robust: Robust, clients: int, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(SettingsError) as caught:
-        check_rule(settings(**changes), robust, clients)
+        check_clients(plain(robust, **changes), clients)
     assert str(caught.value) == said
 
 
 def test_a_robust_rule_that_holds_is_none_of_its_business() -> None:
-    plain = settings(scheme="plain", params=floors(7))
-    check_rule(plain, Robust(rule="krum", byzantine=2), 7)
-    check_rule(settings(), None, 1)
+    check_clients(plain(Robust(rule="krum", byzantine=2), params=floors(7)), 7)
 
 
 def test_updates_that_fit_nowhere_are_refused_with_the_arithmetic() -> None:
-    plain, room = settings(scheme="plain"), {"in memory": 3 << 30, "in /home": 2 << 30}
-    check_rows(plain, Robust(rule="median"), 30, 100 << 20, room)
-    check_rows(plain, None, 40, 100 << 20, room)
+    room = {"in memory": 3 << 30, "in /home": 2 << 30}
+    check_rows(plain(Robust(rule="median")), 30, 100 << 20, room)
+    check_rows(plain(None), 40, 100 << 20, room)
     with pytest.raises(SettingsError) as caught:
-        check_rows(plain, Robust(rule="median"), 40, 100 << 20, room)
+        check_rows(plain(Robust(rule="median")), 40, 100 << 20, room)
     assert str(caught.value) == (
-        "strategy: expected room for 40 updates of 100.0 MiB = 4000 MiB, one a client for median, "
+        "robust: expected room for 40 updates of 100.0 MiB = 4000 MiB, one a client for median, "
         "got '3072 MiB free in memory, 2048 MiB free in /home'; lower cohort, or take another rule"
     )
-    check_rows(plain, Robust(rule="trimmed-mean", cut=0.1), 40, 100 << 20, room)  # 2 * 4 + 2 = 10
+    streamed = plain(Robust(rule="trimmed-mean", cut=0.1))
+    check_rows(streamed, 40, 100 << 20, room)  # 2 * 4 + 2 = 10
 
 
 def test_those_who_are_asked_beyond_the_cohort_may_all_come() -> None:
     """More are asked than the cohort wants where some get lost, and none of them need be."""
-    run = settings(scheme="plain", cohort=10, dropout=0.1)
+    run = plain(Robust(rule="median"), cohort=10, dropout=0.1)
     asked = invitations(10, 0.1)
     assert asked > 10
-    check_rows(run, Robust(rule="median"), 50, 1 << 20, {"here": asked << 20})
+    check_rows(run, 50, 1 << 20, {"here": asked << 20})
     with pytest.raises(SettingsError, match=f"room for {asked} updates"):
-        check_rows(run, Robust(rule="median"), 50, 1 << 20, {"here": (asked << 20) - 1})
+        check_rows(run, 50, 1 << 20, {"here": (asked << 20) - 1})

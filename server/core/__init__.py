@@ -2,8 +2,9 @@
 
 In service  worlds.py says what every world can do. world.py is the one of one process, numpy, and
             serves every run unless `umbel core up --ranks` says otherwise. run_model.py is a run's
-            model beside its sums, rows.py the aggregate of a robust rule over messages that are
-            kept.
+            model beside its sums.
+Robust      kept.py keeps the messages of a plain round for a robust rule, rows.py is the rule's
+            aggregate over them, room.py what memory is left for that.
 Ranks       ranked_world.py is the world of several processes. segments.py is memory that they
             share, shared_sum.py where in it a sum lies, shards.py who owns which words.
             supervisor.py starts the ranks and gives them commands by rank_wire.py; rank.py is

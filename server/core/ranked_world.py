@@ -34,6 +34,7 @@ from ...protocol.errors import PeerError, SettingsError, StateError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .kept import Keeping
     from .run_model import RunModel
     from .segments import Segment, Shelf
     from .worlds import AnySum
@@ -81,18 +82,19 @@ class RankedWorld:
         """How many ranks there are."""
         return self.supervisor.ranks
 
-    def open(self, total_bytes: int, split: int) -> AnySum:
+    def open(self, total_bytes: int, split: int, keeping: Keeping | None = None) -> AnySum:
         """Start a sum of messages of `total_bytes`, the first `split` of them uint32 words.
 
-        One without such words is a few numbers, and is the world of one's.
+        One without such words is a few numbers, and is the world of one's; so is one whose
+        messages are kept.
 
         Raises:
             SettingsError: The sizes fit no layout (multiples of 8 and 64 bytes).
             StateError: There is no memory for it.
         """
         check_sizes(total_bytes, split)
-        if not split:
-            return self._small.open(total_bytes, split)
+        if not split or keeping is not None:
+            return self._small.open(total_bytes, split, keeping)
         about = SharedSum(total_bytes, split, self.slots, self.ranks)
         with self._lock:
             idle = self._idle.get((total_bytes, split))

@@ -23,7 +23,7 @@ finer than a code while weight_cap is below 2^22. So rows and stream, in any ord
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -48,13 +48,6 @@ PARTS = 32
 """Most parts of the inner products; a number of the result's bits, hence fixed."""
 _PRODUCTS = 1 << 22
 """Most numbers of all parts: 32 MiB."""
-
-
-class Mean(Protocol):
-    """What a server step takes for the mean: the sum's, or a robust rule's."""
-
-    def decode(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Write the delta of the words `start` to `stop` of section 32, in out's dtype."""
 
 
 def parts(words: int, clients: int) -> list[slice]:

@@ -5,7 +5,8 @@ free. Nothing of an update touches the accumulator before the update is whole an
 node is folded at most once. When no slot is free, `Sum.slot` gives None: that is the back-pressure,
 the ingest stops reading. Memory is the accumulator and the slots, flat in the number of clients.
 The slots are given up when the sum is frozen, so that the server step finds room for its model; the
-accumulator is kept between sums of one size.
+accumulator is kept between sums of one size. Where a robust rule needs more than a sum, whole
+messages go to a store instead (kept.py), and only their uint64 words are added up.
 
 A message is `split` bytes of little-endian uint32 words and then uint64 words, both summed modulo
 their word size (docs/protocol.md, section 8.2). `FloatSum` is the fold where no codec is in the
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .kept import Kept, Lease, Pool, Streamed
 from .run_model import Own
 from .unmask import unmask
 from .. import stepping
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from .kept import Keeping, Slot, Store
     from .run_model import RunModel
     from ..stepping import StepOrder
 
@@ -48,18 +51,33 @@ class World:
         """Uploads of a sum that may be in flight at once."""
         self.make = Own
         self._idle: dict[int, list[bytearray]] = {}
+        self._pool = Pool(self.make)
 
-    def open(self, total_bytes: int, split: int) -> Sum:
+    def open(self, total_bytes: int, split: int, keeping: Keeping | None = None) -> Sum:
         """Start a sum of messages of `total_bytes`, the first `split` of them uint32 words.
+
+        `keeping` says why the messages are not simply added up, where they are not.
 
         Raises:
             SettingsError: The sizes fit no layout (multiples of 8 and 64 bytes).
         """
         check_sizes(total_bytes, split)
-        idle = self._idle.get(total_bytes)
-        total = idle.pop() if idle else bytearray(total_bytes)
-        slots = [bytearray(total_bytes) for _ in range(self.slots)]
-        return Sum(self, split, total, slots)
+        if keeping is None:
+            return Sum(self, split, self._total(total_bytes), self._slots(total_bytes))
+        numbers = self._total(total_bytes - split)
+        if keeping.streams:
+            store: Store = Streamed(keeping, split)
+            return Sum(self, 0, numbers, self._slots(total_bytes), store)
+        lease = Lease(self._pool, total_bytes, keeping.codec.members)
+        slots: list[Slot] = [slot for _ in range(self.slots) if (slot := lease.get()) is not None]
+        return Sum(self, 0, numbers, slots, Kept(keeping, split, lease))
+
+    def _total(self, size: int) -> bytearray:
+        idle = self._idle.get(size)
+        return idle.pop() if idle else bytearray(size)
+
+    def _slots(self, size: int) -> list[Slot]:
+        return [bytearray(size) for _ in range(self.slots)]
 
     def take_back(self, total: bytearray) -> None:
         """Keep the accumulator of a closed sum for the next of its size.
@@ -72,13 +90,24 @@ class World:
 class Sum:
     """One sum over a ring, open until it is read."""
 
-    def __init__(self, world: World, split: int, total: bytearray, slots: list[bytearray]) -> None:
-        """Made by `World.open`: `total` becomes the accumulator and is zeroed."""
+    def __init__(
+        self,
+        world: World,
+        split: int,
+        total: bytearray,
+        slots: list[Slot],
+        store: Store | None = None,
+    ) -> None:
+        """Made by `World.open`: `total` becomes the accumulator and is zeroed.
+
+        With a `store` it is for the end of each message only, and the store takes the whole.
+        """
         self._world = world
         self._split = split
         self._total = total
         self._free = slots
-        self._filling: dict[str, bytearray] = {}
+        self._store = store
+        self._filling: dict[str, Slot] = {}
         self._folded: dict[str, None] = {}
         self._frozen = False
         np.frombuffer(total, np.uint8)[:] = 0
@@ -114,11 +143,14 @@ class Sum:
         if node not in self._filling:
             raise PeerError(node, "fold without a slot", "an upload", "nothing")
         slot = self._filling.pop(node)
+        summed = memoryview(slot)[len(slot) - len(self._total) :]
         for dtype, start, stop in self._sections():
             total = np.frombuffer(self._total, dtype)[start:stop]
-            np.add(total, np.frombuffer(slot, dtype)[start:stop], out=total)
+            np.add(total, np.frombuffer(summed, dtype)[start:stop], out=total)
         self._folded[node] = None
-        self._free.append(slot)
+        free = slot if self._store is None else self._store.take(node, slot)
+        if free is not None:
+            self._free.append(free)
 
     def load(self, data: bytes | bytearray | memoryview, nodes: Sequence[str]) -> None:
         """Take the sum that an earlier process had folded from `nodes`, and freeze it.
@@ -167,12 +199,14 @@ class Sum:
 
         Raises:
             VoidRound: A value would not be finite; the model in force is what it was.
+            RoundFailed: Too few came for a robust rule, or it finds nothing to stand on.
             StateError: The moments cannot be restored.
         """
         words = self._words()
+        mean = stepping.SumMean(words, 0, order) if self._store is None else self._store.mean()
         try:
             old, new, moments = model.begin(order)
-            stepping.move(words, 0, order, old, new, moments)
+            stepping.move_by(mean, 0, order.layout.words32, order, old, new, moments)
             stepping.keep_rest(model.manifest, old, new)
             return model.stepped(model_digest(new))
         except BaseException:
@@ -193,6 +227,8 @@ class Sum:
         self._free += self._filling.values()
         self._filling = {}
         self._freeze()
+        if self._store is not None:
+            self._store.close()
         if self._total:
             self._world.take_back(self._total)
         self._total = bytearray()

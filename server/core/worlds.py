@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .kept import Keeping
     from .run_model import Block, RunModel
     from ..stepping import StepOrder
 
@@ -66,5 +67,8 @@ class AnyWorld(Protocol):
     def make(self) -> Callable[[int, str], Block]:
         """Takes a size and a word for it, and gives zeroed memory that the step can work on."""
 
-    def open(self, total_bytes: int, split: int) -> AnySum:
-        """Start a sum of messages of `total_bytes`, the first `split` of them uint32 words."""
+    def open(self, total_bytes: int, split: int, keeping: Keeping | None = None) -> AnySum:
+        """Start a sum of messages of `total_bytes`, the first `split` of them uint32 words.
+
+        `keeping` says why the messages are not simply added up, where they are not.
+        """

@@ -1,0 +1,177 @@
+"""What a plain sum keeps of each message where a robust rule makes the mean.
+
+    Kept         every message, in the slot that it came in: n messages, stated
+    Streamed     the two lists of a trimmed mean and its sum: 2k + 2 words for each of section 32
+
+A sum hands each whole message over in place of adding its first section up (world.py); the numbers
+of its second section are added up as ever. Kept messages are put in the order of their nodes' ids,
+so that a round has the same bits whoever came first. They are zeroed when the sum is closed.
+
+Not here: what the rule does with rows (rows.py), who may use one (server/consistency.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from .rows import KeptRows, TrimmedRows
+from ...strategies.robust_rules import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .run_model import Block
+    from ..stepping import Mean
+    from ...protocol.codec import Codec
+    from ...strategies.robust_rules import Robust
+
+    Slot = bytearray | memoryview
+
+
+class Keeping(NamedTuple):
+    """Why messages are kept."""
+
+    robust: Robust
+    codec: Codec
+    """Of the roster, whose members are the most that come."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether messages are passed on one by one, and not kept."""
+        return self.robust.streams(self.codec.members)
+
+
+class Store(Protocol):
+    """Where a sum's whole messages go."""
+
+    def take(self, node: str, slot: Slot) -> Slot | None:
+        """Take a whole message; return what may be filled in its slot's place, if anything."""
+
+    def mean(self) -> Mean:
+        """Return the rule's aggregate; nothing is taken any more, and it may be asked again.
+
+        Raises:
+            RoundFailed: Too few came, or the rule finds nothing to stand on.
+        """
+
+    def close(self) -> None:
+        """Zero what is kept and give it up."""
+
+
+class Pool:
+    """Slots for messages that are kept, used again round after round; of one size at a time."""
+
+    def __init__(self, make: Callable[[int, str], Block]) -> None:
+        """Take memory by `make`, which is given a size and a word for it."""
+        self._make, self._size = make, 0
+        self._idle: list[Block] = []
+
+    def get(self, size: int) -> Block:
+        """Return a slot; the idle ones of another size are given up first."""
+        if size != self._size:
+            self.close()
+            self._size = size
+        return self._idle.pop() if self._idle else self._make(size, "row")
+
+    def put(self, size: int, blocks: list[Block]) -> None:
+        """Take slots back, zeroed."""
+        for block in blocks:
+            np.frombuffer(block.view, np.uint8)[:] = 0
+        if size == self._size:
+            self._idle += blocks
+        else:
+            _give_up(blocks)
+
+    def close(self) -> None:
+        """Give the idle slots up."""
+        _give_up(self._idle)
+        self._idle = []
+
+
+class Lease:
+    """The slots of one sum: as many as messages can come, made when they are asked for."""
+
+    def __init__(self, pool: Pool, size: int, most: int) -> None:
+        """Take none yet."""
+        self._pool, self._size, self._most = pool, size, most
+        self.blocks: list[Block] = []
+
+    def get(self) -> memoryview | None:
+        """Return another slot, or None when there are enough for all."""
+        if len(self.blocks) >= self._most:
+            return None
+        self.blocks.append(self._pool.get(self._size))
+        return self.blocks[-1].view[: self._size]
+
+    def end(self) -> None:
+        """Zero all and give them back."""
+        blocks, self.blocks = self.blocks, []
+        self._pool.put(self._size, blocks)
+
+
+class Kept:
+    """The messages themselves."""
+
+    def __init__(self, keeping: Keeping, split: int, lease: Lease) -> None:
+        """Keep nothing yet; the slots are those of `lease`."""
+        self._keeping, self._split, self._lease = keeping, split, lease
+        self._messages: dict[str, Slot] = {}
+
+    def take(self, node: str, slot: Slot) -> Slot | None:
+        """Keep a message with its slot."""
+        self._messages[node] = slot
+        return self._lease.get()
+
+    def mean(self) -> KeptRows:
+        """Return the aggregate of the rows, the inner products made where the rule needs them."""
+        messages = [self._messages[node] for node in sorted(self._messages)]
+        rows = KeptRows(
+            *self._keeping,
+            [np.frombuffer(message, "<u4", self._split // 4) for message in messages],
+            [weight_of(message, self._split) for message in messages],
+            kernels(len(messages))[0],
+        )
+        if rows.parts:
+            rows.decide([rows.products(part) for part in rows.parts])
+        return rows
+
+    def close(self) -> None:
+        """Zero the messages, and all slots with them."""
+        self._messages = {}
+        self._lease.end()
+
+
+class Streamed:
+    """A trimmed mean of messages that are not kept."""
+
+    def __init__(self, keeping: Keeping, split: int) -> None:
+        """Allocate the lists."""
+        self._split = split
+        self._rows = TrimmedRows(*keeping, split // 4, kernels(1)[0])
+
+    def take(self, _node: str, slot: Slot) -> Slot:
+        """Pass a message through the lists; its slot is free again."""
+        words = np.frombuffer(slot, "<u4", self._split // 4)
+        self._rows.add(words, weight_of(slot, self._split))
+        return slot
+
+    def mean(self) -> TrimmedRows:
+        """Return the trimmed mean of those that came."""
+        self._rows.freeze()
+        return self._rows
+
+    def close(self) -> None:
+        """Do nothing: single values are gone, and the lists go with this."""
+
+
+def weight_of(message: Slot, split: int) -> int:
+    """Return the weight in a message whose section 64 the firewall has passed."""
+    return int(np.frombuffer(message, "<u8", 1, split + 8)[0])
+
+
+def _give_up(blocks: list[Block]) -> None:
+    for block in blocks:
+        block.unlink()
+        block.close()
