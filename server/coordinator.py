@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import outcome
 from .attempt import Attempt
-from .core.world import World
 from .embedded import Embedded
 from .firewall import Firewall
 from .history import History
@@ -87,7 +86,7 @@ class Coordinator:
         self._planner = Planner(settings, around, self.manifest, metrics, past)
         cap = settings.params.weight_cap
         firewall = Firewall(self.manifest, max_norm=settings.max_norm, weight_cap=cap)
-        self._core = around.core or Embedded(World(around.slots), firewall)
+        self._core = around.core or Embedded(around.world, firewall)
         self._roll = Roll(around.verifier)
         self._tries, self._held = 0, False
         self._keeping = Keeping(around.directory, past.best, around.tests)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+from .core.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from .core.worlds import AnyWorld
     from .ingest import AggregationCore, Intake
     from .invitation import Plan
     from .ledger import RoundRecord
@@ -108,12 +111,12 @@ class Surroundings:
     """Called with every record after it is committed."""
     ready: Callable[[int, Collection[str], float], bool] = lambda _round, _nodes, _now: True
     """Asked before a round starts, with its number, the nodes here and the time; it may wait."""
-    slots: int = 1
-    """Uploads in flight at once, where the core is in this process."""
+    world: AnyWorld = field(default_factory=World)
+    """Where sums are formed, where the core is in this process."""
     traffic: Callable[[], tuple[int, int]] | None = None
     """Bytes up and down since the last call, where a gateway elsewhere counts them."""
     core: AggregationCore | None = None
-    """The aggregation core elsewhere; None is the embedded world of one."""
+    """The aggregation core elsewhere; None is one in this process, over `world`."""
     open_rounds: OpenRounds | None = None
     """Keeps a secure round from its votes to its end; None where members end with the server."""
 

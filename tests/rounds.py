@@ -31,6 +31,7 @@ from umbel.protocol.plan import Params
 from umbel.protocol.standpoint import Identity
 from umbel.protocol.verification import Verifier
 from umbel.server.coordinator import Coordinator
+from umbel.server.core.world import World
 from umbel.server.history import History, take_over
 from umbel.server.open_round import OpenRounds
 from umbel.server.run_directory import RunDirectory
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from umbel.server.core.worlds import AnyWorld
     from umbel.server.ledger import Event, RoundRecord
     from umbel.server.round_folder import Round
     from umbel.simulation.drops import Drop
@@ -200,7 +202,7 @@ class Stage:
         drops: Sequence[Drop] = (),
         trainer: Fixed | None = None,
         link: Link | None = None,
-        slots: int = 1,
+        world: AnyWorld | None = None,
         own: Mapping[int, Policy] | None = None,
         keeps: bool = False,
     ) -> None:
@@ -213,7 +215,7 @@ class Stage:
             drops: Losses to play.
             trainer: User code of all members.
             link: Another link than the plain one with `drops`.
-            slots: Uploads in flight at once.
+            world: Where the server forms sums; None is a world of one with one slot.
             own: Policies of single members, by index.
             keeps: Whether the server keeps open rounds for a successor.
         """
@@ -225,7 +227,8 @@ class Stage:
         self.link = link or Link(drops, Still())
         self.log: list[str] = []
         self.records: list[RoundRecord] = []
-        self.home, self._slots, self._keeps = home, slots, keeps
+        self.home, self._keeps = home, keeps
+        self._world = world or World()
         self.directory = RunDirectory.create(home, self.run.run)
         self.directory.ledger.create_run(self.run.run, "2026-01-01T00:00:00Z", {}, "on")
         self.coordinator = self._seat()
@@ -240,7 +243,7 @@ class Stage:
             post=self.link.post,
             wall=lambda: NOW,
             observe=self.records.append,
-            slots=self._slots,
+            world=self._world,
             open_rounds=OpenRounds(rounds) if self._keeps else None,
         )
         declared = {phase: self.trainer.declared(phase) for phase in ("train", "evaluate")}

@@ -16,6 +16,7 @@ import pytest
 
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.frames import HEADER, Kind, frames
+from umbel.server.core.world import World
 from umbel.simulation import report
 from umbel.simulation.drops import Drop
 from umbel.simulation.link import Link
@@ -144,8 +145,9 @@ class Slowly(Link):
 def upload(home: Path, pieces: int, pause: float, slots: int = 5) -> tuple[Stage, float]:
     """Play a round in which member 4 uploads slowly; return the seconds of the uploads too."""
     stage = Stage(
-        home, 5, settings(deadline=100.0), link=Slowly(4, pieces, pause), slots=slots, trainer=WIDE
-    )
+        home, 5, settings(deadline=100.0), link=Slowly(4, pieces, pause), world=World(slots),
+        trainer=WIDE,
+    )  # fmt: skip
     stage.play()
     return stage, stage.records[0].seconds["summing"]
 

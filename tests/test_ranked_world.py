@@ -29,6 +29,8 @@ from umbel.server.moment_file import STATE_FILE, write_moments
 from umbel.server.stepping import StateFile, StepOrder
 from umbel.strategies.server_rules import FedAdam, FedAvg, FedAvgM
 from umbel.tests.ranked import SIZE, SPLIT, Lines, embedded, fill, opened
+from umbel.tests.rounds import Stage
+from umbel.tests.rounds import settings as run_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -301,3 +303,19 @@ def test_a_step_that_is_not_finite_is_void(world: RankedWorld) -> None:
     assert model.next is None
     total.close()
     model.close()
+
+
+def test_secure_and_plain_runs_have_the_models_of_the_world_of_one(
+    tmp_path: Path, world: RankedWorld
+) -> None:
+    models = []
+    worlds: list[AnyWorld] = [World(), world]
+    for scheme in ("A", "plain"):
+        for number, where in enumerate(worlds):
+            home = tmp_path / f"{scheme}{number}"
+            home.mkdir()
+            with Stage(home, 5, run_settings(scheme=scheme, rounds=2), world=where) as stage:
+                stage.play()
+            assert [record.outcome for record in stage.records] == ["finished"] * 2
+            models.append([record.model for record in stage.records])
+    assert models == [models[0]] * 4
