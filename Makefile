@@ -76,6 +76,11 @@ bench: $(TEST)/stamp
 	$(TEST)/bin/umbel bench secure --clients 100 --params 1000000 --drop 0.1 --json
 	$(TEST)/bin/umbel bench footprint --json
 	$(TEST)/bin/umbel bench round --json
+	$(TEST)/bin/umbel bench fold --json
+	$(TEST)/bin/umbel bench ingest --json
+	$(TEST)/bin/umbel bench unmask --json
+	$(TEST)/bin/umbel bench robust --json
+	$(TEST)/bin/umbel bench step --json
 
 # grpcio-tools 1.71.2 writes gencode 5.29, the oldest that every protobuf we allow can import. It
 # needs pkg_resources, which setuptools dropped in 80.

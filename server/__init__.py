@@ -21,11 +21,12 @@ The record    run_directory.py is a run on disk, run_place.py where it lies and 
               lost_rounds.py finds where a run goes on, run_check.py what of it is damaged.
               write_behind.py does the writing in one thread; runs_cli.py shows past runs.
 Core service  core_cli.py is `umbel core up`: core_service.py between sessions.py (who is
-              connected) with streams.py (one node's session), core_sum.py (the open sum),
-              grpc_gateway.py (devices' port) and core_socket.py with core_commands.py
-              (ServerApps' socket). endings.py is how a call ends, core_wire.py what passes the
-              socket, core_log.py and core_stderr.py what an operator reads. service.py is what
-              a server does before it listens, and how it is told to stop.
+              connected) with streams.py (one node's session), core_sum.py (the open sum) with
+              running_hash.py (of what arrives), grpc_gateway.py (devices' port) and
+              core_socket.py with core_commands.py (ServerApps' socket). endings.py is how a call
+              ends, core_wire.py what passes the socket, core_log.py and core_stderr.py what an
+              operator reads. service.py is what a server does before it listens, and how it is told
+              to stop, allocator.py what it says to the C library.
 Over Flower   flower_server_app.py is the ServerApp of a task, flower_train.py a run driven from
               one, with the settings of flower_app_settings.py; flower_sittings.py its rounds over
               one core service after another,

@@ -25,7 +25,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from . import core_stderr, service
+from . import allocator, core_stderr, service
 from .core.ranked_world import RankedWorld
 from .core.segments import Shelf
 from .core.supervisor import MOST
@@ -84,6 +84,7 @@ def up(
         raise SettingsError("--ranks", f"0 to {MOST}", ranks)
     about = Federation.read(federation)
     service.raise_file_limit(connections)
+    allocator.keep_frames()
     lines = Lines(_print, time.monotonic)
     os.environ["GRPC_VERBOSITY"] = core_stderr.VERBOSITY
     core_stderr.listen(lines.say)

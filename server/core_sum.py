@@ -6,18 +6,18 @@ its frames, and is *whole*, which the ServerApp learns when the hash agrees; it 
 when the ServerApp says so. A node that sends wrong bytes is *bad*: the ServerApp learns why, its
 slot is free at once, and nothing of it is taken any more.
 
-The hash is taken frame by frame, so that the last one brings no pause.
+The hash is taken while the frames come (running_hash.py), so that the last one brings no pause.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from hashlib import sha256
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .endings import Ending, Turned
 from .ingest import Ingest, Shape
+from .running_hash import RunningHash
 from ..protocol.errors import BadUpdate, Malformed, PeerError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class CoreSum:
         self._ingest = Ingest(world, ctx, shape, check or (lambda _node, _slot: None))
         self._tell = tell
         self._expected: dict[str, bytes] = {}
-        self._hashes: dict[str, tuple[Any, int]] = {}
+        self._hashes: dict[str, RunningHash] = {}
         self._whole: set[str] = set()
         self._gone: set[str] = set()
         self._told_until = -math.inf
@@ -116,13 +116,12 @@ class CoreSum:
     def _hash(self, node: str, now: float) -> None:
         """Take what is new in the slot into the node's hash."""
         received = self._ingest.wants(node, now) or 0
-        digest, start = self._hashes.get(node) or (sha256(), 0)
-        digest.update(self._ingest.slot(node)[start:received])
-        self._hashes[node] = digest, received
+        running = self._hashes.setdefault(node, RunningHash())
+        running.update(self._ingest.slot(node)[running.length : received])
 
     def _settle(self, node: str) -> None:
         """Compare a whole vector with what its node signed, and say that it is here."""
-        if self._hashes.pop(node)[0].digest() != self._expected[node]:
+        if self._hashes.pop(node).digest() != self._expected[node]:
             raise PeerError(node, "the update does not hash to what was signed")
         self._ingest.check(node)
         self._whole.add(node)
@@ -143,7 +142,8 @@ class CoreSum:
         """Forget a node; nothing of it is taken any more, and what is folded stays."""
         self._gone.add(node)
         self._whole.discard(node)
-        self._hashes.pop(node, None)
+        if node in self._hashes:
+            self._hashes.pop(node).wait()
         self._ingest.discard(node)
 
     def tick(self, now: float) -> None:
@@ -191,6 +191,8 @@ class CoreSum:
     def close(self) -> None:
         """Zero the slots and give the buffers back, as soon as no thread works on them."""
         self.frozen = self._closed = True
+        for running in self._hashes.values():
+            running.wait()
         if not self._busy:
             self._ingest.close()
 

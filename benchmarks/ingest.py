@@ -1,0 +1,103 @@
+"""Ingest: GB/s of one client's update into the core's memory, beside Flower's push of objects.
+
+    stream/plain   gRPC without TLS, frames checked and hashed; peer: Flower's HTTP push without TLS
+    stream/tls     as in service, with mutual TLS; peer: Flower's push with TLS
+
+Sender and receiver are two processes of this machine. The limit is the same bytes over one plain
+TCP or TLS connection into memory that is there. How each is measured: docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+import sys
+import time
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import typer
+
+from . import flower_ingest, grpc_ingest, tcp_ingest
+from .ingest_process import certificates, other
+from .record import Measurement, interleave
+from ..protocol.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+MIB = 1 << 20
+WAYS = ("plain", "tls")
+_HASHED = 64
+_NEED = {"mib": 1, "runs": 1}
+
+
+class End(Protocol):
+    """The sending end of one way."""
+
+    def seconds(self) -> float:
+        """Send the payload once; return when it has landed."""
+
+    def close(self) -> None:
+        """Hang up."""
+
+
+def run(
+    mib: Annotated[int, typer.Option(help="MiB of an update; Flower cuts it into 5.")] = 80,
+    runs: Annotated[int, typer.Option(help="Interleaved runs; a figure needs five.")] = 9,
+) -> Iterator[Measurement]:
+    """Yield every case; the sizes are checked before anything is measured."""
+    for name, value in {"mib": mib, "runs": runs}.items():
+        if value < _NEED[name]:
+            raise SettingsError(f"--{name}", f"{_NEED[name]} or more", value)
+    payload = os.urandom(mib * MIB)
+    _say(f"SHA-256, which Umbel's figure has in it, is {_hash_rate(payload):.2f} GB/s here")
+    with ExitStack() as stack:
+        ends = _ends(stack, payload)
+        for end in ends.values():
+            end.seconds()
+        found = interleave({name: end.seconds for name, end in ends.items()}, runs)
+    rates = {name: [len(payload) / s / 1e9 for s in took] for name, took in found.items()}
+    for way in WAYS:
+        yield Measurement(
+            bench="ingest",
+            case=f"stream/{way}",
+            unit="GB/s",
+            samples=rates[f"umbel/{way}"],
+            peer=rates[f"flower/{way}"],
+            peer_name=f"{flower_ingest.NAME}, {way}",
+            limit=statistics.median(rates[f"raw/{way}"]),
+            limit_name=f"one connection, recv_into, {way}",
+        )
+
+
+def _ends(stack: ExitStack, payload: bytes) -> dict[str, End]:
+    """Start the three other processes and connect to each in both ways."""
+    papers, buffer = certificates(), bytearray(payload)
+    others = [stack.enter_context(other(f"{name}_ingest")) for name in ("grpc", "flower", "tcp")]
+    service, link, sink = others
+    ends: dict[str, End] = {}
+    for way in WAYS:
+        shown = papers if way == "tls" else None
+        sender = grpc_ingest.Sender(service, papers, buffer, tls=way == "tls")
+        ends[f"umbel/{way}"] = sender
+        ends[f"flower/{way}"] = flower_ingest.SuperNode(link, shown, payload)
+        ends[f"raw/{way}"] = tcp_ingest.Source(sink, shown, payload)
+    for end in ends.values():
+        stack.enter_context(closing(end))
+    return ends
+
+
+def _hash_rate(payload: bytes) -> float:
+    digest, part = hashlib.sha256(), payload[:MIB]
+    start = time.thread_time()
+    for _ in range(_HASHED):
+        digest.update(part)
+    return _HASHED * len(part) / (time.thread_time() - start) / 1e9
+
+
+def _say(line: str) -> None:
+    """Tell the reader of a terminal what goes on; stdout is for results."""
+    print(f"umbel bench ingest: {line}", file=sys.stderr, flush=True)
