@@ -81,14 +81,10 @@ def _check_rule(run: RunSettings) -> None:
     A round may end with as few updates as `min-survivors`: so many must be enough for a robust
     rule, and no cohort may be smaller.
     """
-    rule, robust = run.rule, run.rule.robust
-    if robust is not None and run.scheme == "A":
-        refuse_secure(robust)
-    if rule.moments:
-        expected = "fedavg, the only server step of a run over sessions so far"
-        raise SettingsError("strategy", expected, rule.name, "use strategy.start(...) for others")
-    if robust is None:
+    if (robust := run.rule.robust) is None:
         return
+    if run.scheme == "A":
+        refuse_secure(robust)
     if robust.rule == "fltrust":
         expected = "a rule that needs nothing but the clients' updates"
         why = "it compares them with an update of the server's own, and a run makes none"

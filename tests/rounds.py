@@ -38,7 +38,6 @@ from umbel.server.run_directory import RunDirectory
 from umbel.server.settings import RunSettings
 from umbel.server.surroundings import Surroundings
 from umbel.simulation.link import Clock, Link
-from umbel.strategies.server_rules import FedAvg
 from umbel.strategies.task import Site
 from umbel.strategies.trainer import TrainResult
 from umbel.tests.integers import summed, update, weight
@@ -250,7 +249,7 @@ class Stage:
         model, history = self.trainer.arrays(), None
         if found is not None:
             model, history = found[0].arrays, found[1]
-        return Coordinator(self.run, model, declared, FedAvg(), around, history)
+        return Coordinator(self.run, model, declared, self.run.rule, around, history)
 
     def server_again(self) -> None:
         """Lose the server and everything that was on its way; another process takes the run up.

@@ -13,6 +13,7 @@ import pytest
 
 from umbel.clients.session import Session
 from umbel.protocol import messages_pb2 as pb
+from umbel.strategies.server_rules import FedAdagrad, FedYogi
 from umbel.tests.rounds import Stage, matches, settings
 
 if TYPE_CHECKING:
@@ -106,6 +107,18 @@ def test_lost_at_any_message_it_ends_with_the_same_bits(
             stage.directory.ledger.verify()
     # With masks on there are moments from which the same context is finished.
     assert (reopened > 0) is (scheme == "A")
+
+
+@pytest.mark.parametrize("scheme", ["A", "plain"])
+def test_the_moments_of_the_server_step_outlive_the_server(scheme: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"rounds": 3, "scheme": scheme, "rule": FedYogi(eta=0.1)}
+    total, model = messages(tmp_path, 4, **changes)
+    _, other = messages(tmp_path / "other", 4, **{**changes, "rule": FedAdagrad(eta=0.1)})
+    assert model != other
+    for count in range(total // 3, total + 1, total // 5):
+        with resumed(tmp_path, count, **changes) as stage:
+            assert stage.coordinator.failure is None, count
+            assert bits(stage) == model, count
 
 
 def test_a_successor_asks_the_cohort_that_was_asked(tmp_path: Path) -> None:

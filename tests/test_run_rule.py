@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from umbel.protocol.errors import SettingsError
+from umbel.server.flower_sittings import check_settings
 from umbel.server.run_config import tables
 from umbel.server.run_rule import MEAN, STEP, chosen
 from umbel.server.settings import RunSettings
@@ -115,3 +117,29 @@ def test_the_ledger_is_told_the_rule() -> None:
     assert settings.described()["strategy"] == {
         "rule": "fedavg", "robust": None, "server_learning_rate": 0.5,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("now", "complaint"),
+    [
+        (FedAdam(eta=0.1), None),
+        (FedAdam(eta=0.2), "strategy: eta: expected 0.1, got 0.2; resume the run with"),
+        (FedAdam(eta=0.1, form="paper"), "strategy: form: expected flower, got 'paper'"),
+        (FedYogi(eta=0.1), "strategy: form: expected flower"),
+        (FedAdam(eta=0.1, robust=MEDIAN), "strategy: robust: expected None"),
+    ],
+)
+def test_a_run_is_resumed_with_the_rule_that_it_began_with(
+    now: Rule, complaint: str | None
+) -> None:
+    def made(rule: Rule) -> RunSettings:
+        return RunSettings(run="r", rounds=2, rule=rule)
+
+    recorded = json.loads(json.dumps(made(FedAdam(eta=0.1)).described()))
+    settings = made(FedAdam(eta=0.1))
+    object.__setattr__(settings, "rule", now)  # a robust one is refused before this
+    if complaint is None:
+        check_settings(recorded, settings)
+        return
+    with pytest.raises(SettingsError, match=complaint):
+        check_settings(recorded, settings)

@@ -1,0 +1,42 @@
+"""`umbel.train` over a real core with every kind of server step, Flower's objects and ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import flwr.serverapp.strategy
+import numpy as np
+import pytest
+
+import umbel
+from umbel.server.flower_train import train
+from umbel.server.run_directory import RunDirectory
+from umbel.tests import test_flower_train
+from umbel.tests.test_flower_train import METRICS, Nodes, Wrapped, start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from umbel.simulation.dev_federation import DevFederation
+
+federation, home = test_flower_train.federation, test_flower_train.home
+
+
+@pytest.mark.parametrize("module", [umbel, flwr.serverapp.strategy], ids=["ours", "flowers"])
+def test_an_adaptive_step_is_taken_in_the_core(
+    federation: DevFederation, home: Path, module: Any
+) -> None:
+    result = train(
+        Nodes(federation, Wrapped), module.FedAdam(eta=0.05), initial_arrays=start(),
+        metrics=METRICS, config={"clients": 3, "rounds": 3, "weight-cap": 40},
+    )  # fmt: skip
+    # Deltas 0.01, 0.02, 0.03 in every round; by the formulas of Flower's class, in float64.
+    x, m, v = np.full(40, 0.5), 0.0, 0.0
+    for t in (1, 2, 3):
+        m, v = 0.9 * m + 0.1 * 0.02, 0.99 * v + 0.01 * 0.02**2
+        x += 0.05 * np.sqrt(1 - 0.99 ** (t + 1)) / (1 - 0.9 ** (t + 1)) * m / (np.sqrt(v) + 1e-3)
+    np.testing.assert_allclose(result.model["w"], x, atol=1e-4)
+    assert result.model["w"].dtype == np.float32
+    with RunDirectory.open(home, result.run) as directory:
+        said = directory.ledger.run().config["strategy"]
+    assert (said["rule"], said["eta"], said["form"]) == ("fedadam", 0.05, "flower")
