@@ -9,7 +9,7 @@ import pytest
 
 from umbel.protocol.codec import Codec
 from umbel.protocol.errors import TooFewMembers
-from umbel.server.core.rows import PARTS, KeptRows, TrimmedRows, parts
+from umbel.server.core.rows import PARTS, KeptRows, TrimmedRows, enough, parts
 from umbel.server.core.shards import shards
 from umbel.strategies.numpy_tiles import GRAM_TILE, NumpyTiles
 from umbel.strategies.robust_rules import RULES, Robust
@@ -212,9 +212,8 @@ def test_the_streams_memory_is_its_lists_and_a_wide_sum() -> None:
 
 @pytest.mark.parametrize(("rule", "clients"), [("bulyan", 10), ("krum", 6), ("median", 4)])
 def test_too_few_end_the_round_with_the_number_that_would_do(rule: str, clients: int) -> None:
-    words = encoded(deltas_of())[:clients]
     with pytest.raises(TooFewMembers, match=f"{rule} with 2 .* {clients + 1} or more clients"):
-        KeptRows(Robust(rule=rule, byzantine=2), CODEC, words, WEIGHTS[:clients], NumpyTiles(9))
+        enough(Robust(rule=rule, byzantine=2), clients)
 
 
 def test_too_few_end_the_streams_round() -> None:

@@ -8,7 +8,8 @@ Robust      kept.py keeps the messages of a plain round for a robust rule, rows.
 Ranks       ranked_world.py is the world of several processes. segments.py is memory that they
             share, shared_sum.py where in it a sum lies, shards.py who owns which words.
             supervisor.py starts the ranks and gives them commands by rank_wire.py; rank.py is
-            the process, torch_shard.py its work.
+            the process, torch_shard.py its work. ranked_step.py is the step as they do it,
+            ranked_rows.py a robust rule.
 Kernels     The ranks' work, functions over buffers of the caller. torch_folds.py adds updates of
             every encoding, numba_folds.py the two commonest of them compiled, torch_exact.py adds
             them with the same bits in any order. unmask.py takes masks off a shard on threads,

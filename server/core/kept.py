@@ -12,15 +12,15 @@ Not here: what the rule does with rows (rows.py), who may use one (server/consis
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .rows import KeptRows, TrimmedRows
+from .rows import KeptRows, TrimmedRows, enough
 from ...strategies.robust_rules import kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .run_model import Block
     from ..stepping import Mean
@@ -95,20 +95,27 @@ class Lease:
 
     def __init__(self, pool: Pool, size: int, most: int) -> None:
         """Take none yet."""
-        self._pool, self._size, self._most = pool, size, most
+        self._pool, self.size, self._most = pool, size, most
         self.blocks: list[Block] = []
+        self._views: list[memoryview] = []
 
     def get(self) -> memoryview | None:
         """Return another slot, or None when there are enough for all."""
         if len(self.blocks) >= self._most:
             return None
-        self.blocks.append(self._pool.get(self._size))
-        return self.blocks[-1].view[: self._size]
+        self.blocks.append(self._pool.get(self.size))
+        self._views.append(self.blocks[-1].view[: self.size])
+        return self._views[-1]
+
+    def path(self, slot: Slot) -> str:
+        """Return where others find a slot that was got here."""
+        place = next(i for i, view in enumerate(self._views) if view is slot)
+        return str(self.blocks[place].path)
 
     def end(self) -> None:
         """Zero all and give them back."""
-        blocks, self.blocks = self.blocks, []
-        self._pool.put(self._size, blocks)
+        blocks, self.blocks, self._views = self.blocks, [], []
+        self._pool.put(self.size, blocks)
 
 
 class Kept:
@@ -124,15 +131,28 @@ class Kept:
         self._messages[node] = slot
         return self._lease.get()
 
+    @property
+    def ordered(self) -> list[Slot]:
+        """The messages, in the order of their nodes' ids."""
+        return [self._messages[node] for node in sorted(self._messages)]
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """Where others find the messages, in that order, and the sizes."""
+        paths = [self._lease.path(message) for message in self.ordered]
+        return {"paths": paths, "nbytes": self._lease.size, "split": self._split}
+
+    def rows(self) -> KeptRows:
+        """Return the rows, nothing decided yet.
+
+        Raises:
+            TooFewMembers: Too few came.
+        """
+        return rows_of(self._keeping, self.ordered, self._split)
+
     def mean(self) -> KeptRows:
         """Return the aggregate of the rows, the inner products made where the rule needs them."""
-        messages = [self._messages[node] for node in sorted(self._messages)]
-        rows = KeptRows(
-            *self._keeping,
-            [np.frombuffer(message, "<u4", self._split // 4) for message in messages],
-            [weight_of(message, self._split) for message in messages],
-            kernels(len(messages))[0],
-        )
+        rows = self.rows()
         if rows.parts:
             rows.decide([rows.products(part) for part in rows.parts])
         return rows
@@ -164,6 +184,18 @@ class Streamed:
 
     def close(self) -> None:
         """Do nothing: single values are gone, and the lists go with this."""
+
+
+def rows_of(keeping: Keeping, messages: Sequence[Slot], split: int) -> KeptRows:
+    """Return the rows of whole messages, by the fastest kernels that are installed.
+
+    Raises:
+        TooFewMembers: There are too few of them.
+    """
+    enough(keeping.robust, len(messages))
+    words = [np.frombuffer(message, "<u4", split // 4) for message in messages]
+    weights = [weight_of(message, split) for message in messages]
+    return KeptRows(*keeping, words, weights, kernels(len(messages))[0])
 
 
 def weight_of(message: Slot, split: int) -> int:

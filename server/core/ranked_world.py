@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import ranked_rows, ranked_step
 from .shared_sum import SharedSum
 from .supervisor import Job, Supervisor
 from .world import World, check_sizes
-from .. import stepping
 from ...protocol import masks
-from ...protocol.digest import tree_root
 from ...protocol.errors import PeerError, SettingsError, StateError
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from .worlds import AnySum
     from ..stepping import StepOrder
 
-HASH = 32
 KEPT = 2
 """Sizes of sums whose memory is kept: a run has two, and one of them has no ranks."""
 
@@ -70,7 +68,7 @@ class RankedWorld:
             SettingsError: No slot, or a number of ranks that is none.
             StateError: The ranks do not start.
         """
-        self._small = World(slots)
+        self._small = World(slots, shelf.create)
         self.slots, self.shelf, self.freed = slots, shelf, freed
         self.supervisor = Supervisor(ranks, say)
         self._lock = threading.Lock()
@@ -85,14 +83,16 @@ class RankedWorld:
     def open(self, total_bytes: int, split: int, keeping: Keeping | None = None) -> AnySum:
         """Start a sum of messages of `total_bytes`, the first `split` of them uint32 words.
 
-        One without such words is a few numbers, and is the world of one's; so is one whose
-        messages are kept.
+        One without such words is a few numbers, and is the world of one's; so is a trimmed mean,
+        which streams.
 
         Raises:
             SettingsError: The sizes fit no layout (multiples of 8 and 64 bytes).
             StateError: There is no memory for it.
         """
         check_sizes(total_bytes, split)
+        if keeping is not None and not keeping.streams:
+            return ranked_rows.opened(self._small, self.supervisor, total_bytes, split, keeping)
         if not split or keeping is not None:
             return self._small.open(total_bytes, split, keeping)
         about = SharedSum(total_bytes, split, self.slots, self.ranks)
@@ -257,35 +257,8 @@ class RankedSum:
             StateError: The moments cannot be restored, or the ranks not be kept alive.
         """
         self._freeze()
-        try:
-            tries = 1
-            while not self._moved(model, order):
-                self.world.supervisor.bear(tries)
-                tries += 1
-            return model.stepped(self._digest(model))
-        except BaseException:
-            model.drop_next()
-            raise
-
-    def _moved(self, model: RunModel, order: StepOrder) -> bool:
-        """Let every rank move its shard, and say whether all have lived to its end."""
-        old, new, _ = model.begin(order)
-        stepping.keep_rest(model.manifest, old, new)
-        blocks = {"old": model.current, "new": model.next}
-        moments = {name: str(model.moments[name].path) for name in order.rule.moments}
-        named = {name: str(block.path) for name, block in blocks.items() if block is not None}
-        manifest = model.manifest.to_json().encode()
-        fields = {**named, "moments": moments, "nbytes": model.nbytes, "order": order.described()}
-        answers = self._job("step", manifest, once=True, **fields).wait()
-        return all(head["op"] == "done" for head, _ in answers)
-
-    def _digest(self, model: RunModel) -> bytes:
-        """Return the root over the leaves that every rank hashes some of."""
-        path = str(model.next.path) if model.next is not None else ""
-        total = model.manifest.total_bytes
-        answers = self._job("leaves", path=path, nbytes=model.nbytes, total=total).wait()
-        hashes = b"".join(bytes(body) for _, body in answers)
-        return tree_root(hashes[at : at + HASH] for at in range(0, len(hashes), HASH))
+        mean = {"sum": self.about._asdict(), "batch": self._batch}
+        return ranked_step.step(self.world.supervisor, model, order, mean)
 
     def result(self) -> memoryview:
         """Freeze the sum and return it, no copy; valid until `close`."""
@@ -305,11 +278,9 @@ class RankedSum:
 
     # -- batches ----------------------------------------------------------------------------
 
-    def _job(
-        self, op: str, payload: bytes | bytearray = b"", *, once: bool = False, **fields: Any
-    ) -> Job:
+    def _job(self, op: str, payload: bytes | bytearray = b"", **fields: Any) -> Job:
         head = {"op": op, "sum": self.about._asdict(), "batch": self._batch, **fields}
-        return self.world.supervisor.submit(Job(self.about.ranks, head, payload, once=once))
+        return self.world.supervisor.submit(Job(self.about.ranks, head, payload))
 
     def _go_on(self) -> None:
         """Make the full slots the next batch, unless one is open."""

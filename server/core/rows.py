@@ -73,13 +73,12 @@ class KeptRows:
     ) -> None:
         """Take section 32 and weight of each survivor, in an order that all ranks have.
 
-        Raises:
-            TooFewMembers: The rule needs more clients.
+        There are `enough` of them.
         """
-        enough(robust, len(rows))
         self._robust, self._codec, self._tiles = robust, codec, tiles
         self._rows, self._weights = list(rows), list(weights)
-        self._decided: Decided | None = None
+        self.decided: Decided | None = None
+        """What `decide` found; a rank takes it from elsewhere."""
         self._buffer = np.empty((len(rows), TILE), np.float32)
         self._wide = np.empty(TILE, np.float64)
 
@@ -107,11 +106,11 @@ class KeptRows:
         total = np.zeros((len(self._rows), len(self._rows)))
         for one in products:
             total += one
-        self._decided = decide(self._robust, total, self._weights)
+        self.decided = decide(self._robust, total, self._weights)
 
     def decode(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Write the aggregate of the words `start` to `stop`, rounded to out's dtype."""
-        decided = self._decided
+        decided = self.decided
         chosen = range(len(self._rows)) if decided is None else decided.rows
         narrow = np.zeros(TILE, np.float32)
         for tile in _cuts(start, stop):

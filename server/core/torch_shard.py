@@ -3,6 +3,7 @@
     fold     accumulator b = accumulator b-1 + the rows of the batch's slots     mod 2^32
     unmask   accumulator b = accumulator b-1 +- key streams
     check    refuse a word that, as int32, lies beyond +-bound
+    products of a robust rule's messages, the inner products over some parts   ranked_rows.py
     step     the next model and its moments, moved in place, from the words         stepping.py
     leaves   SHA-256 of the next model's leaves
 
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from . import torch_kernels
+from . import ranked_rows, torch_kernels
+from .shards import shards
 from .shared_sum import SharedSum
 from .. import stepping
 from ...protocol.codec import check_sum
@@ -86,8 +88,15 @@ def check(desk: Desk, head: dict[str, Any], _payload: bytearray) -> Answer:
     return {}, b""
 
 
+def products(desk: Desk, head: dict[str, Any], payload: bytearray) -> Answer:
+    """Return what a robust rule needs of this rank's parts of the messages."""
+    manifest = Manifest.from_json(bytes(payload), "supervisor")
+    order = stepping.order_of(head["order"], manifest, "supervisor")
+    return {}, ranked_rows.products(desk, head, order)
+
+
 def step(desk: Desk, head: dict[str, Any], payload: bytearray) -> Answer:
-    """Move the shard of the model, and of its moments, by the shard of the sum; not twice."""
+    """Move the shard of the model, and of its moments, by the shard of the mean; not twice."""
     manifest = Manifest.from_json(bytes(payload), "supervisor")
     order = stepping.order_of(head["order"], manifest, "supervisor")
 
@@ -95,9 +104,13 @@ def step(desk: Desk, head: dict[str, Any], payload: bytearray) -> Answer:
         return desk.segment(path, head["nbytes"]).view[: manifest.total_bytes]
 
     moments = {name: whole(path) for name, path in head["moments"].items()}
-    low, _ = SharedSum(**head["sum"]).shard(desk.rank)
-    words = words_of(desk, head)
-    stepping.move(words, low, order, whole(head["old"]), whole(head["new"]), moments)
+    low, high = shards(order.layout.words32, desk.ranks)[desk.rank]
+    mean: stepping.Mean
+    if "rows" in head:
+        mean = ranked_rows.mean_of(desk, head, order)
+    else:
+        mean = stepping.SumMean(words_of(desk, head), low, order)
+    stepping.move_by(mean, low, high, order, whole(head["old"]), whole(head["new"]), moments)
     return {}, b""
 
 
@@ -167,6 +180,7 @@ COMMANDS: dict[str, Callable[[Desk, dict[str, Any], bytearray], Answer]] = {
     "fold": fold,
     "unmask": unmask,
     "check": check,
+    "products": products,
     "step": step,
     "leaves": leaves,
 }

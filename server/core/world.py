@@ -15,7 +15,7 @@ way. Not here: who may be folded (firewall.py), what the sum means (protocol/lay
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -29,29 +29,34 @@ from ...protocol.errors import PeerError, SettingsError
 from ...strategies.fedavg import FloatSum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from .kept import Keeping, Slot, Store
-    from .run_model import RunModel
+    from .run_model import Block, RunModel
     from ..stepping import StepOrder
 
 __all__ = ["FloatSum", "Sum", "World"]
+
+S = TypeVar("S")
 
 
 class World:
     """Buffers for one sum after another; several sums may be open at a time."""
 
-    def __init__(self, slots: int = 1) -> None:
-        """Take `slots` slots a sum: uploads that may be in flight at once, 1 or more."""
+    def __init__(self, slots: int = 1, make: Callable[[int, str], Block] = Own) -> None:
+        """Take `slots` slots a sum: uploads that may be in flight at once, 1 or more.
+
+        `make` gives memory of a size, for what the step works on.
+        """
         if slots < 1:
             raise SettingsError("core.slots", "1 or more", slots)
         self.slots = slots
         """Uploads of a sum that may be in flight at once."""
-        self.make = Own
+        self.make = make
         self._idle: dict[int, list[bytearray]] = {}
-        self._pool = Pool(self.make)
+        self._pool = Pool(make)
 
     def open(self, total_bytes: int, split: int, keeping: Keeping | None = None) -> Sum:
         """Start a sum of messages of `total_bytes`, the first `split` of them uint32 words.
@@ -64,13 +69,23 @@ class World:
         check_sizes(total_bytes, split)
         if keeping is None:
             return Sum(self, split, self._total(total_bytes), self._slots(total_bytes))
-        numbers = self._total(total_bytes - split)
         if keeping.streams:
-            store: Store = Streamed(keeping, split)
-            return Sum(self, 0, numbers, self._slots(total_bytes), store)
+            numbers = self._total(total_bytes - split)
+            return Sum(self, 0, numbers, self._slots(total_bytes), Streamed(keeping, split))
+        return self.open_kept(total_bytes, split, keeping, Sum)
+
+    def open_kept(
+        self,
+        total_bytes: int,
+        split: int,
+        keeping: Keeping,
+        made: Callable[[World, int, bytearray, list[Slot], Kept], S],
+    ) -> S:
+        """Start a sum whose messages are kept; `made` makes it, as `Sum` does."""
         lease = Lease(self._pool, total_bytes, keeping.codec.members)
         slots: list[Slot] = [slot for _ in range(self.slots) if (slot := lease.get()) is not None]
-        return Sum(self, 0, numbers, slots, Kept(keeping, split, lease))
+        store = Kept(keeping, split, lease)
+        return made(self, 0, self._total(total_bytes - split), slots, store)
 
     def _total(self, size: int) -> bytearray:
         idle = self._idle.get(size)
