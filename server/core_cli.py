@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
 import time
@@ -28,7 +27,7 @@ from cryptography.x509.oid import NameOID
 from . import allocator, core_stderr, service
 from .core.ranked_world import RankedWorld
 from .core.segments import Shelf
-from .core.supervisor import MOST
+from .core.supervisor import check_ranks
 from .core.world import World
 from .core_log import Lines, console
 from .core_service import Core
@@ -80,8 +79,7 @@ def up(
     service.check_listening(port, connections)
     if slots is not None and slots < 1:
         raise SettingsError("--slots", "1 or more", slots)
-    if not 0 <= ranks <= MOST:
-        raise SettingsError("--ranks", f"0 to {MOST}", ranks)
+    check_ranks(ranks)
     about = Federation.read(federation)
     service.raise_file_limit(connections)
     allocator.keep_frames()
@@ -100,9 +98,6 @@ def _world(
     if not ranks:
         yield World(slots or SLOTS)
         return
-    if importlib.util.find_spec("torch") is None:
-        move = "pip install 'umbel[torch]', or leave --ranks away"
-        raise SettingsError("--ranks", "torch, in which ranks compute", "none", move)
     shelf = Shelf(folder, lines.say)
     world = RankedWorld(ranks, slots or RANKED_SLOTS, shelf, lines.say, freed=lambda: None)
     try:

@@ -55,6 +55,7 @@ def core(wanted: Wanted, gateway: str) -> Program:
     """Return the core service, whose gateway listens on `gateway`, host:port."""
     command = [sys.executable, "-m", "umbel", "core", "up", "--federation", str(wanted.folder)]
     command += ["--port", gateway.rpartition(":")[2]]
+    command += ["--ranks", str(wanted.ranks)] if wanted.ranks else []
     env = QUIET | _own(wanted)
     return _server(CORE, command, env, 3)
 
@@ -102,6 +103,7 @@ def started(wanted: Wanted) -> dict[str, object]:
         "rounds": wanted.rounds,
         "settings": dict(wanted.settings),
         "init": str(wanted.init.absolute()) if wanted.init else "",
+        "ranks": wanted.ranks,
     }
 
 

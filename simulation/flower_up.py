@@ -73,6 +73,8 @@ class Wanted:
     """The run of ours that goes on; nothing for a new one."""
     core: bool = True
     """Whether the core service is started; an app of plain Flower does without."""
+    ranks: int = 0
+    """Processes of the core service that add up."""
 
     @property
     def clients(self) -> tuple[Client, ...]:

@@ -53,6 +53,9 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
         Secure, typer.Option(help="off: plain runs, whose single updates the server can read.")
     ] = Secure.ON,
     rounds: Annotated[int | None, typer.Option(help="Number of training rounds.")] = None,
+    ranks: Annotated[
+        int, typer.Option(help="Processes of the core service that add up; needs torch.")
+    ] = 0,
     run_config: RunConfig = None,
     init: Init = None,
     name: Annotated[str, typer.Option(help="Name of the federation.")] = "dev",
@@ -64,7 +67,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
     settings = tuple(pair(text) for text in run_config or ())
     asked = Asked(
         edge=edge, gpu=gpu, drop=drop, secure=secure is Secure.ON, rounds=rounds,
-        settings=settings, environment=from_environment(os.environ), init=init,
+        settings=settings, environment=from_environment(os.environ), init=init, ranks=ranks,
     )  # fmt: skip
     plan = plan_up(directory, asked)
     os.environ.update(direct())
@@ -96,6 +99,7 @@ def run_up(plan: UpPlan, name: str, *, keep: bool, form: Format, resume: str = "
         settings=plan.settings,
         init=plan.init,
         core=plan.secure or plan.umbel,
+        ranks=plan.ranks,
         resume=resume,
     )
     with FlowerUp(wanted, screen.say) as federation:

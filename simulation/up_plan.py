@@ -18,6 +18,7 @@ from .run_feed import FLOWER_RUN
 from ..protocol import graph
 from ..protocol.errors import SettingsError, StateError
 from ..server.consistency import check_clients
+from ..server.core.supervisor import check_ranks
 from ..server.run_config import run_settings, tables
 from ..server.run_rule import chosen
 from ..strategies.app import read_tables
@@ -38,9 +39,10 @@ _ROUNDS = ("rounds", "num-server-rounds")
 """How an app may call its number of rounds, our name first."""
 _TYPES = {
     "app": str, "name": str, "edge": int, "gpu": int, "secure": bool, "rounds": int,
-    "settings": dict, "init": str, "config": dict, "bundle": str,
+    "settings": dict, "init": str, "config": dict, "bundle": str, "ranks": int,
 }  # fmt: skip
-"""What the ledger of a run of `umbel up` says about its start, with the types of that."""
+"""What the ledger of a run of `umbel up` says about its start, with the types of that; one that
+says nothing of ranks had none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +58,7 @@ class Asked:
     environment: Mapping[str, Value] = field(default_factory=dict)
     """Settings that variables say, below the flags; of an app of Flower's own kind its keys."""
     init: Path | None = None
+    ranks: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +80,8 @@ class UpPlan:
     """Rounds that a device joins in this run; 0 where nobody knows."""
     init: Path | None = None
     """A safetensors file with the initial model."""
+    ranks: int = 0
+    """Processes of the core service that add up; 0 is the service alone."""
 
 
 def plan_up(app: Path, asked: Asked) -> UpPlan:
@@ -113,11 +118,14 @@ def plan_up(app: Path, asked: Asked) -> UpPlan:
     elif rest:
         known = ", ".join(sorted(declared)) or "nothing"
         raise SettingsError("run-config", f"a key that the app declares: {known}", min(rest))
+    if asked.ranks and not (ours or asked.secure):
+        raise SettingsError("--ranks", "an app that has a core service: [tool.umbel]", app.name)
+    check_ranks(asked.ranks)
     if asked.init is not None and not asked.init.is_file():
         raise SettingsError("--init", "a safetensors file", f"none at {asked.init}")
     return UpPlan(
         app=app, edge=edge, gpu=gpu, drop=asked.drop, secure=asked.secure, umbel=ours,
-        config=config, settings=rest, rounds=rounds, init=asked.init,
+        config=config, settings=rest, rounds=rounds, init=asked.init, ranks=asked.ranks,
     )  # fmt: skip
 
 
@@ -191,7 +199,9 @@ def recorded(record: RunRecord) -> tuple[UpPlan, str, str]:
             f"run {record.run}", "a run of `umbel up`", "one that something else started",
             "start it again as it was, with UMBEL_RUN and UMBEL_RESUME=1 in its environment",
         )  # fmt: skip
-    wrong = sorted(key for key, kind in _TYPES.items() if type(said.get(key)) is not kind)
+    wrong = sorted(
+        key for key, kind in _TYPES.items() if type({"ranks": 0, **said}.get(key)) is not kind
+    )
     if wrong:
         raise StateError(
             f"run {record.run}: started", f"{', '.join(wrong)}", "others", "start a new run"
@@ -199,6 +209,6 @@ def recorded(record: RunRecord) -> tuple[UpPlan, str, str]:
     plan = UpPlan(
         app=Path(said["app"]), edge=said["edge"], gpu=said["gpu"], drop=0, secure=said["secure"],
         umbel=True, config=said["config"], settings=said["settings"], rounds=said["rounds"],
-        init=Path(said["init"]) if said["init"] else None,
+        init=Path(said["init"]) if said["init"] else None, ranks=said.get("ranks", 0),
     )  # fmt: skip
     return plan, said["name"], said["bundle"]

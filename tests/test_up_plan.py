@@ -69,6 +69,14 @@ def test_rounds_count_every_attempt_of_a_device(tmp_path: Path) -> None:
     assert (plan.settings["rounds"], plan.rounds) == (9, 30)
 
 
+def test_ranks_are_for_a_core_service(tmp_path: Path) -> None:
+    assert plan_up(_app(tmp_path), Asked(ranks=2)).ranks == 2
+    with pytest.raises(SettingsError, match="--ranks: expected 0 to 64, got -1"):
+        plan_up(_app(tmp_path), Asked(ranks=-1))
+    with pytest.raises(SettingsError, match="--ranks: expected an app that has a core service"):
+        plan_up(_app(tmp_path, own=""), Asked(secure=False, ranks=2))
+
+
 def test_a_plain_app_has_its_own_names(tmp_path: Path) -> None:
     app = _app(tmp_path, "num-server-rounds = 2", own="")
     plan = plan_up(app, Asked(rounds=4, secure=False))

@@ -26,6 +26,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .rank_wire import RECEIVE, Frames, send
@@ -135,8 +136,8 @@ class Supervisor:
             SettingsError: Too many or none.
             StateError: A rank does not come up.
         """
-        if not 1 <= ranks <= MOST:
-            raise SettingsError("core.ranks", f"1 to {MOST}", ranks)
+        if ranks < 1:
+            raise SettingsError("core.ranks", "1 or more", ranks)
         self.ranks, self._say = ranks, say
         self._links = [_Link(rank) for rank in range(ranks)]
         self._lock, self._up = threading.Lock(), threading.Event()
@@ -325,6 +326,19 @@ class Supervisor:
         for job in jobs:
             job.error = job.error or error
             job.finish()
+
+
+def check_ranks(ranks: int) -> None:
+    """Refuse a number of ranks, 0 for none, that this host cannot have.
+
+    Raises:
+        SettingsError: Too many, or torch is not installed.
+    """
+    if not 0 <= ranks <= MOST:
+        raise SettingsError("--ranks", f"0 to {MOST}", ranks)
+    if ranks and find_spec("torch") is None:
+        move = "pip install 'umbel[torch]', or leave --ranks away"
+        raise SettingsError("--ranks", "torch, in which ranks compute", "none", move)
 
 
 def _ending(status: int) -> str:
