@@ -21,7 +21,7 @@ from . import flower_masks as flower
 from .record import Measurement, interleave
 from .secure import key_stream
 from ..protocol.errors import SettingsError, VoidRound
-from ..server.core.unmask import unmask, warm_up
+from ..server.core.unmask import COMPILED, unmask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def run(
             raise SettingsError(f"--{name}", f"{_NEED[name]} or more", value)
     if words % _BLOCK:
         raise SettingsError("--words", f"a multiple of {_BLOCK}", words)
-    said = "compiled by numba" if warm_up() else "that of the bare cipher's library"
+    said = "compiled by numba" if COMPILED.load() else "that of the bare cipher's library"
     print(f"umbel bench unmask: the kernel is {said}", file=sys.stderr, flush=True)
     streams = [(os.urandom(32), 1 if place % 2 else -1) for place in range(masks)]
     total = bytearray(4 * words)

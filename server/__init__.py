@@ -14,7 +14,7 @@ Vectors       ingest.py takes frames into slots of core/, firewall.py judges wha
               embedded.py is the core in the coordinator's own process.
 The model     model_in_force.py moves it on, a round at a time; stepping.py is the server step as
               an order to the core, and what each shard does of it; moment_file.py keeps the
-              step's moments on the disk.
+              step's moments on the disk, leaf_hashes.py digests by threads.
 The record    run_directory.py is a run on disk, run_place.py where it lies and who writes it,
               round_folder.py one round of it, by plain_files.py; ledger.py its chain of entries, in
               the SQLite file of ledger_file.py; disk_space.py says what it will still take.

@@ -20,6 +20,7 @@ import numpy as np
 from ..protocol.codec import Codec
 from ..protocol.errors import Malformed
 from ..protocol.layout import MessageLayout
+from ..strategies import one_pass
 from ..strategies.fedavg import tiles
 from ..strategies.server_rules import Rule, rule_of
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
     from ..protocol.manifest import Entry, Manifest
 
+LARGE = 1 << 20
+"""Words of a shard from which on a rule with moments had better be compiled: 10 ms."""
 MOST_NAMES = 8
 """A rule keeps no more moments."""
 _HASH = 32
@@ -207,6 +210,8 @@ def move_by(
         VoidRound: A value would not be finite; the array is named. `new` and `moments` are partly
             written, and worth nothing.
     """
+    if high - low >= LARGE and order.rule.moments:
+        one_pass.COMPILED.load_beside()
     for piece in pieces(order.layout, low, high):
         before, after, first = piece.of(old), piece.of(new), low + piece.words.start
         state = {name: piece.of(buffer) for name, buffer in moments.items()}

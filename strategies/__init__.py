@@ -9,7 +9,8 @@ Training   trainer.py is one client's work, the same for all; numpy_task.py (wit
            and torch_task.py are its engines.
 Averaging  fedavg.py is the running mean of updates, torch_fedavg.py over one flat vector.
            server_rules.py is what a mean does to a model: FedAvg, FedAdam and the others as pure
-           values, server_step.py a whole model moved by one. flower_fedavg.py and
+           values, one_pass.py picks the compiled kernels of numba_steps.py for them, by way of
+           compiled.py, server_step.py is a whole model moved by one. flower_fedavg.py and
            flower_fedopt.py are Flower's strategies of these names (arguments:
            flower_arguments.py); flower_rules.py is the rule that an object of Flower's means.
 Robustness selection_network.py picks ranks without a sort, for the rules a coordinate at a time;

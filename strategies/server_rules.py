@@ -18,7 +18,8 @@ b1^(t+1)). `form="paper"` is the paper's: v begins at tau^2 and c_t = 1. Moments
 the array they belong to.
 
 Everything is computed in float64, a tile at a time, and rounded once into the dtype of the array
-(float32 models stay float32). How the mean is made is `robust`: None for the weighted mean.
+(float32 models stay float32); one_pass.py does the same, bit for bit, where it can. How the mean is
+made is `robust`: None for the weighted mean.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from .fedavg import TILE, tiles
+from .one_pass import in_one_pass, not_finite
 from .robust_rules import Robust
-from ..protocol.errors import RoundFailed, SettingsError, VoidRound
+from ..protocol.errors import RoundFailed, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,6 +125,8 @@ class _Elementwise:
         if any(a.shape != old.shape for a in (delta, new, *own)):
             got = [a.shape for a in (delta, new, *own)]
             raise RoundFailed(f"server step: pieces of {name} have shapes {got}, not {old.shape}")
+        if in_one_pass(self, name, (old, delta, new, *own), t):
+            return
         scratch = np.empty((2 + len(own), min(TILE, old.size)))
         for tile in tiles(old.size):
             x, d, *wide = scratch[:, : tile.stop - tile.start]
@@ -134,7 +138,7 @@ class _Elementwise:
                     np.copyto(target[tile], source, casting="same_kind")
                 finite = all(np.isfinite(kept[tile]).all() for kept in (new, *own))
             if not finite:
-                raise _not_finite(name)
+                raise not_finite(name)
 
     def _tile(self, x: Wide, d: Wide, state: Sequence[Wide], t: int) -> None:
         """Move x and the moments in place; d may be written over."""
@@ -175,7 +179,7 @@ class FedAvg(_Elementwise):
             with np.errstate(over="ignore", invalid="ignore"):
                 np.add(old[tile], delta[tile], out=new[tile])
             if not np.isfinite(new[tile]).all():
-                raise _not_finite(name)
+                raise not_finite(name)
 
     def _tile(self, x: Wide, d: Wide, _state: Sequence[Wide], _t: int) -> None:
         d *= self.server_learning_rate
@@ -284,15 +288,21 @@ class FedAdam(_TwoMoments):
         if self.form not in FORMS:
             raise SettingsError("server-form", " or ".join(FORMS), self.form)
 
+    def factors(self, t: int) -> tuple[float, float]:
+        """Return the step length of a round, and what shrinks the model first."""
+        if self.form == "paper":
+            return self.eta, 1.0
+        correction = math.sqrt(1.0 - self.beta_2 ** (t + 1)) / (1.0 - self.beta_1 ** (t + 1))
+        return self.eta * correction, 1.0
+
     def initial(self, moment: str) -> float:
         """Return tau^2 for the paper's v, else 0."""
         return self.tau**2 if self.form == "paper" and moment == "v" else 0.0
 
     def _tile(self, x: Wide, d: Wide, state: Sequence[Wide], t: int) -> None:
         m, v = state
-        factor = self.eta
-        if self.form == "flower":
-            factor *= math.sqrt(1.0 - self.beta_2 ** (t + 1)) / (1.0 - self.beta_1 ** (t + 1))
+        factor, shrink = self.factors(t)
+        x *= shrink
         self._first(m, d)
         d *= d
         v *= self.beta_2
@@ -315,9 +325,9 @@ class FedAdamW(FedAdam):
                 "server-weight-decay", "0 or more, and below 1 / server-eta", self.weight_decay
             )
 
-    def _tile(self, x: Wide, d: Wide, state: Sequence[Wide], t: int) -> None:
-        x *= 1.0 - self.eta * self.weight_decay
-        FedAdam._tile(self, x, d, state, t)
+    def factors(self, t: int) -> tuple[float, float]:
+        """As FedAdam's, with the decay."""
+        return FedAdam.factors(self, t)[0], 1.0 - self.eta * self.weight_decay
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -374,14 +384,6 @@ def _typed(where: str, kind: str, value: object) -> object:
     if type(value).__name__ != kind.partition(" ")[0]:
         raise SettingsError(where, f"a {kind}", value)
     return value
-
-
-def _not_finite(name: str) -> VoidRound:
-    """Return the error of a step whose result is not finite."""
-    return VoidRound(
-        f"server step: {name} would hold a value that is not finite; "
-        "the model is unchanged; lower the learning rates"
-    )
 
 
 def _positive(name: str, value: float) -> None:

@@ -14,6 +14,7 @@ from Crypto.Cipher import ChaCha20 as OtherChaCha20
 
 from umbel.protocol import masks
 from umbel.server.core import unmask
+from umbel.strategies.compiled import Compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,7 +84,7 @@ def test_the_keys_are_left_as_they_were() -> None:
 def test_a_shard_is_the_same_with_the_kernel_and_without(
     split: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unmask, "_found", [numba_chacha20])
+    monkeypatch.setattr(unmask.COMPILED, "module", numba_chacha20)
     message, streams = _message(12 * TILE + 40), _streams((1, -1, 1))
     shard, reference = bytearray(message), bytearray(message)
     unmask.unmask(shard, split, streams, start=6400, threads=threads)
@@ -92,26 +93,21 @@ def test_a_shard_is_the_same_with_the_kernel_and_without(
 
 
 def test_the_first_large_unmasking_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[Any] = []
-    monkeypatch.setattr(unmask, "_found", found)
-    monkeypatch.setattr(unmask, "LARGE", 1000)
+    found = Compiled(".numba_chacha20", "umbel.server.core")
+    monkeypatch.setattr(unmask, "COMPILED", found)
+    monkeypatch.setattr(unmask, "LARGE", 2048)
     monkeypatch.setattr(numba_chacha20, "fits", lambda: True)
-    unmask.warm_up.cache_clear()
-    unmask._warm_up_beside.cache_clear()
     shard = bytearray(1024)
     unmask.unmask(shard, 1024, [(KEYS[0], 1)])
+    assert found.module is None
+    unmask.unmask(shard, 1024, [(KEYS[0], -1), (KEYS[1], 1)])
     for thread in threading.enumerate():
         if thread.name == "umbel-compile":
             thread.join(60)
-    assert found == [numba_chacha20]
-    assert shard == masks.stream(KEYS[0], 1024)
+    assert found.module is numba_chacha20
+    assert shard == masks.stream(KEYS[1], 1024)
 
 
 def test_where_vectors_are_short_the_library_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unmask, "_found", [])
     monkeypatch.setattr(numba_chacha20, "fits", lambda: False)
-    unmask.warm_up.cache_clear()
-    try:
-        assert not unmask.warm_up()
-    finally:
-        unmask.warm_up.cache_clear()
+    assert not Compiled(".numba_chacha20", "umbel.server.core").load()

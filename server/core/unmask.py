@@ -7,21 +7,19 @@ hand-over costs what the second core gains. The bits do not depend on the number
 
 Where numba is installed, the extra `[fast]`, and the processor has vectors of 512 bits, whole tiles
 of uint32 words go through numba_chacha20.py, with the same bits. It is loaded and compiled beside
-the first large unmasking, which does not wait for it, or by `warm_up`.
+the first large unmasking, which does not wait for it (strategies/compiled.py).
 """
 
 from __future__ import annotations
 
-import importlib
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...protocol import masks
 from ...protocol.errors import SettingsError
+from ...strategies.compiled import Compiled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +28,7 @@ LEAST = 64 * 1024
 """Bytes of the smallest range of a thread."""
 LARGE = 1 << 28
 """Bytes of key stream from which on the next unmasking had better be compiled: 40 ms."""
-_found: list[Any] = []
-"""The compiled kernel, once it is there."""
+COMPILED = Compiled(".numba_chacha20", __package__)
 
 
 def unmask(
@@ -59,8 +56,8 @@ def unmask(
     if threads < 1:
         raise SettingsError("core.threads", "1 or more", threads)
     masks.check(len(view), split, streams, start)  # before any thread has written
-    if not _found and len(view) * len(streams) >= LARGE:
-        _warm_up_beside()
+    if len(view) * len(streams) >= LARGE:
+        COMPILED.load_beside()
     cuts = ranges(len(view), threads)
     if len(cuts) < 2:  # noqa: PLR2004
         _apply(view, split, streams, start)
@@ -75,32 +72,14 @@ def unmask(
             done.result()
 
 
-@cache
-def warm_up() -> bool:
-    """Load and compile the fast kernel (a second, once a process); say whether there is one."""
-    try:
-        kernel = importlib.import_module(".numba_chacha20", __package__)
-    except ImportError:
-        return False
-    if kernel.fits():
-        _found.append(kernel)
-    return bool(_found)
-
-
-@cache
-def _warm_up_beside() -> None:
-    """Do it once, beside what goes on."""
-    threading.Thread(target=warm_up, name="umbel-compile").start()
-
-
 def _apply(
     view: memoryview, split: int, streams: Sequence[tuple[bytes | bytearray, int]], start: int
 ) -> None:
     """Do what masks.apply does, whole tiles by the compiled kernel where it is there."""
     whole = 0
-    for kernel in _found:
+    if (kernel := COMPILED.module) is not None and split >= kernel.TILE:
         whole = split - split % kernel.TILE
-        words: Any = np.frombuffer(view, "<u4", whole // 4) if whole else np.empty(0, np.uint32)
+        words: Any = np.frombuffer(view, "<u4", whole // 4)
         kernel.add_streams(words, streams, start // masks.BLOCK_BYTES)
     masks.apply(view[whole:], split - whole, streams, start + whole)
 

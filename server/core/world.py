@@ -23,8 +23,8 @@ from .kept import Kept, Lease, Pool, Streamed
 from .run_model import Own
 from .unmask import unmask
 from .. import stepping
+from ..leaf_hashes import digest_of
 from ...protocol.codec import check_sum
-from ...protocol.digest import model_digest
 from ...protocol.errors import PeerError, SettingsError
 from ...strategies.fedavg import FloatSum
 
@@ -223,7 +223,7 @@ class Sum:
             old, new, moments = model.begin(order)
             stepping.move_by(mean, 0, order.layout.words32, order, old, new, moments)
             stepping.keep_rest(model.manifest, old, new)
-            return model.stepped(model_digest(new))
+            return model.stepped(digest_of(new))
         except BaseException:
             model.drop_next()
             raise
