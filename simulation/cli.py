@@ -19,6 +19,7 @@ from ..clients.device_files import no_core_dumps
 from ..clients.policy import Policy
 from ..protocol.errors import SettingsError
 from ..server.run_config import from_environment, parsed
+from ..strategies.robust_rules import kernels
 
 if TYPE_CHECKING:
     from .federation import Result
@@ -141,9 +142,10 @@ def _watched(planned: Plan, form: Format) -> Result:
 
 def _what(planned: Plan) -> str:
     settings = planned.settings
+    by = "" if settings.rule.robust is None else f"; {kernels(planned.clients)[1]}"
     return (
         f"{settings.run}: {planned.clients} clients, {settings.rounds} rounds, "
-        f"secure aggregation {settings.security}"
+        f"secure aggregation {settings.security}{by}"
     )
 
 

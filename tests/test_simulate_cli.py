@@ -69,6 +69,18 @@ def test_text_for_people(simulate: Callable[..., Run], app: Path) -> None:
     assert lines[-1] == f"model: {home}/rounds/000003/00000-of-00001.safetensors"
 
 
+def test_a_robust_rule_says_what_it_runs_on(simulate: Callable[..., Run]) -> None:
+    settings = ("robust=median", "robust-byzantine=1")
+    run = ("--secure", "off", "--in-process", "--rounds", "1")
+    status, out, _ = simulate("--run", "r", *run, "-c", settings[0], "-c", settings[1])
+    assert status == 0
+    said = r"r: 5 clients, 1 rounds, secure aggregation off; robust rules run (compiled by|in) num"
+    assert re.match(said, out)
+    status, _, err = simulate("--run", "r2", "-c", settings[0])
+    assert status == 2
+    assert err.startswith("umbel: robust: expected a rule that needs only the sum of the updates")
+
+
 def test_json_for_programs(simulate: Callable[..., Run]) -> None:
     status, out, err = simulate("--run", "r", "--format", "json", "--rounds", "1", "--in-process")
     assert status == 0
