@@ -95,10 +95,10 @@ def _world(
     ranks: int, slots: int | None, folder: Path, lines: Lines
 ) -> Iterator[World | RankedWorld]:
     """Make the world that is asked for, and end its ranks at the end."""
-    if not ranks:
-        yield World(slots or SLOTS)
-        return
     shelf = Shelf(folder, lines.say)
+    if not ranks:
+        yield World(slots or SLOTS, shelf.create)
+        return
     world = RankedWorld(ranks, slots or RANKED_SLOTS, shelf, lines.say, freed=lambda: None)
     try:
         yield world

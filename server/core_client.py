@@ -2,8 +2,8 @@
 
 One connection serves one run (core_wire.py). The coordinator stays what it is: `post` and
 `publish` send commands, remote_intake.py stands where the embedded core's intake would, and every
-event of the socket becomes one call of the coordinator. Vectors never come here; the opened sum
-does, once a round.
+event of the socket becomes one call of the coordinator. Vectors never come here, nor do models: the
+one that the core has stepped is mapped, read-only, from where it lies in shared memory.
 """
 
 from __future__ import annotations
@@ -12,77 +12,43 @@ import socket
 import time
 from collections import deque
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from . import core_wire
-from .core.run_model import RunModel
+from .core.run_model import block_bytes
+from .core.segments import Segment
+from .core_events import Event
 from .remote_intake import RemoteIntake
+from .stepping import Stepped
 from ..protocol.documents import read_json
-from ..protocol.errors import BadCertificate, Malformed, PeerError, StateError
+from ..protocol.errors import Malformed, PeerError, StateError, VoidRound
+from ..protocol.manifest import Manifest
 from ..protocol.verification import UNREADABLE, Verifier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from .coordinator import Coordinator
     from .ingest import Intake
     from .invitation import Plan
+    from .stepping import StepOrder
     from ..protocol.codec import Codec
-    from ..protocol.manifest import Manifest
 
 SOCKET = "core.sock"
 ANSWER_S = 60.0
-"""How long the core may take to answer a command that asks something, or to end a message."""
+"""How long the core may say nothing while a command that asks something is done, or inside of a
+message; one that works says so."""
+WORDS = 512
+"""Most characters of what the core says of a sum that are taken over."""
 _WHO = "core"
 _MOVE = "start the core service: `umbel core up`, or `umbel up`"
 
 
 class CoreLost(StateError):
     """The connection to the core service broke; another one may be there soon."""
-
-
-class Event(NamedTuple):
-    """One event of the core."""
-
-    message: core_wire.Message
-    core: CoreClient
-
-    def give(self, coordinator: Coordinator, now: float) -> None:
-        """Tell the coordinator what happened; of a sum that is closed, nothing."""
-        fields, payload = self.message.fields, bytes(self.message.payload)
-        node = str(fields.get("node", ""))
-        op = self.message.op
-        if op == "joined":
-            _join(coordinator, payload, resumed=bool(fields.get("resumed")), now=now)
-        elif op == "left":
-            coordinator.leave(node, now)
-        elif op == "message":
-            coordinator.message(node, payload, now)
-        intake = self.core.open_sum
-        if intake is None or fields.get("ctx") != intake.ctx.hex():
-            return
-        if op == "progress":
-            intake.progress(fields.get("left"), now)
-        elif op == "whole":
-            coordinator.whole(node, intake.expected(node), now)
-        elif op == "bad":
-            coordinator.expel(node, str(fields.get("why", ""))[:256], now)
-
-
-def _join(coordinator: Coordinator, der: bytes, *, resumed: bool, now: float) -> None:
-    try:
-        if resumed:
-            coordinator.resume_session(der)
-        else:
-            coordinator.join(der, now)
-    except BadCertificate as error:
-        coordinator.note("refused", "", str(error))
-    except PeerError:  # a session that this ServerApp has not seen: its predecessor's
-        coordinator.join(der, now)
 
 
 class CoreClient:
@@ -100,9 +66,8 @@ class CoreClient:
         self.elsewhere: dict[str, str] = {}
         """Node ids, hex, with the other run of which each had a session when its last ticket was
         made; nothing where it had none."""
-        self.model: RunModel
-        self.run = ""
-        self.gateway = ""
+        self.run = self.gateway = ""
+        self._manifest = Manifest(())
         self.ca = sha256(root.public_bytes(Encoding.DER)).digest()
         self.verifier = Verifier(root, name)
 
@@ -131,7 +96,7 @@ class CoreClient:
         return client
 
     def _begin(self, run: str, scheme: str, path: Path) -> None:
-        opened = self._ask("opened", "open", run=run, scheme=scheme).fields
+        opened = self._ask(("opened",), "open", run=run, scheme=scheme).fields
         names, port = opened.get("names"), opened.get("port")
         name = names[0] if isinstance(names, list) and names else None
         if not isinstance(name, str) or type(port) is not int:
@@ -161,13 +126,45 @@ class CoreClient:
 
     def put(self, manifest: Manifest, digest: bytes, packed: bytearray) -> None:
         """Put a model in force that no step made, and let members fetch it."""
-        self.model = RunModel(manifest, digest, packed)
-        self._send("publish", packed, digest=digest.hex())
+        about = manifest.to_json().encode()
+        self._manifest = manifest
+        self._send("put", about, packed, digest=digest.hex(), manifest=len(about))
 
     def publish(self, digest: bytes) -> None:
         """Put the model that was stepped last in force, and let members fetch it."""
-        self.model.adopt(digest)
-        self._send("publish", bytearray(self.model.packed), digest=digest.hex())
+        self._send("publish", digest=digest.hex())
+
+    def read(self, bound: int) -> tuple[bytearray, str]:
+        """Freeze the open sum; return its numbers, and what is wrong with its codes if anything."""
+        answer = self._ask(("numbers",), "read", bound=bound)
+        return answer.payload, str(answer.fields.get("void", ""))[:WORDS]
+
+    def step(self, order: StepOrder) -> Stepped:
+        """Let the core make the next model out of the open sum, and map it.
+
+        Raises:
+            VoidRound: It cannot; the model in force is what it was.
+        """
+        answer = self._ask(("stepped", "void"), "step", **order.described())
+        fields = answer.fields
+        if answer.op == "void":
+            raise VoidRound(str(fields.get("why"))[:WORDS])
+        digest, moments, memory = (fields.get(key) for key in ("digest", "moments", "memory"))
+        if not isinstance(moments, dict) or set(moments) != set(order.rule.moments):
+            raise Malformed(_WHO, "stepped.moments", f"{order.rule.moments}", "others")
+        return Stepped(
+            _hash("stepped.digest", digest),
+            self._mapped(fields.get("path")),
+            {name: self._mapped(path) for name, path in moments.items()},
+            dict(memory) if isinstance(memory, dict) else {},
+        )
+
+    def _mapped(self, path: object) -> memoryview:
+        """Map what the core has in shared memory; it is let go of with the last view of it."""
+        if not isinstance(path, str) or not path.startswith("/"):
+            raise Malformed(_WHO, "stepped", "paths of shared memory", type(path).__name__)
+        segment = Segment.attach(Path(path), block_bytes(self._manifest), write=False)
+        return segment.view[: self._manifest.total_bytes]
 
     def tickets(self, bearers: Sequence[tuple[str, str]], seconds: float) -> dict[str, bytes]:
         """Return a ticket for each (node id, TLS fingerprint), both hex.
@@ -176,7 +173,7 @@ class CoreClient:
             Malformed: The core answers with others.
         """
         nodes = [{"id": node, "tls_fingerprint": print_} for node, print_ in bearers]
-        answer = self._ask("tickets", "tickets", nodes=nodes, seconds=seconds)
+        answer = self._ask(("tickets",), "tickets", nodes=nodes, seconds=seconds)
         found: Any = answer.fields.get("tickets")
         try:
             made = {node: bytes.fromhex(found[node]) for node, _ in bearers}
@@ -272,18 +269,19 @@ class CoreClient:
             raise StateError(f"core: {command}", "to be done", why, "see the core's log")
         self._events.append(message)
 
-    def _send(self, op: str, payload: bytes | bytearray = b"", **fields: object) -> None:
+    def _send(self, op: str, *payload: bytes | bytearray, **fields: object) -> None:
         self._socket.settimeout(ANSWER_S)
         try:
-            head = core_wire.head(op, len(payload), **fields)
-            for part in core_wire.parts(head, payload):
+            head = core_wire.head(op, sum(map(len, payload)), **fields)
+            first, *rest = payload or (b"",)
+            for part in (*core_wire.parts(head, first), *rest):
                 self._socket.sendall(part)
         except OSError as error:
             raise CoreLost(SOCKET, "the core service", str(error), _MOVE) from error
 
-    def _ask(self, answer: str, op: str, **fields: object) -> core_wire.Message:
+    def _ask(self, answers: tuple[str, ...], op: str, **fields: object) -> core_wire.Message:
         """Send a command and return its answer; events that come meanwhile are kept."""
-        self._send(op, b"", **fields)
+        self._send(op, **fields)
         deadline = time.monotonic() + ANSWER_S
         kept: list[core_wire.Message] = list(self._events)
         self._events.clear()
@@ -291,15 +289,14 @@ class CoreClient:
             self._read(1.0)
             while self._events:
                 message = self._events.popleft()
-                if message.op == answer:
+                if message.op == "working":
+                    deadline = time.monotonic() + ANSWER_S
+                    continue
+                if message.op in answers:
                     self._events.extendleft(reversed(kept))
                     return message
                 kept.append(message)
         raise CoreLost(SOCKET, f"an answer to `{op}` in {ANSWER_S:.0f} s", "none", _MOVE)
-
-    def result(self) -> bytearray:
-        """Return the opened sum."""
-        return self._ask("result", "result").payload
 
     def save(self, path: Path) -> bytes:
         """Let the core write the open sum to a new file; return its SHA-256.
@@ -307,11 +304,8 @@ class CoreClient:
         Raises:
             StateError: The disk takes no more.
         """
-        digest = self._ask("saved", "save", path=str(path)).fields.get("digest")
-        try:
-            return bytes.fromhex(digest if isinstance(digest, str) else "?")
-        except ValueError as error:
-            raise Malformed(_WHO, "saved.digest", "a hash in hex", type(digest).__name__) from error
+        digest = self._ask(("saved",), "save", path=str(path)).fields.get("digest")
+        return _hash("saved.digest", digest)
 
     def load(self, path: Path, digest: bytes, nodes: Sequence[str]) -> None:
         """Let the core take the sum of these nodes from a file.
@@ -320,7 +314,7 @@ class CoreClient:
             PeerError: It is not there, or is another.
         """
         try:
-            self._ask("loaded", "load", path=str(path), digest=digest.hex(), nodes=list(nodes))
+            self._ask(("loaded",), "load", path=str(path), digest=digest.hex(), nodes=list(nodes))
         except CoreLost:
             raise
         except StateError as error:
@@ -329,6 +323,14 @@ class CoreClient:
     def command(self, op: str, payload: bytes | bytearray = b"", **fields: object) -> None:
         """Send a command of the open sum."""
         self._send(op, payload, **fields)
+
+
+def _hash(where: str, said: object) -> bytes:
+    """Return a hash that the core says in hex."""
+    try:
+        return bytes.fromhex(said if isinstance(said, str) else "?")
+    except ValueError as error:
+        raise Malformed(_WHO, where, "a hash in hex", type(said).__name__) from error
 
 
 def _busy(found: object) -> dict[str, str]:

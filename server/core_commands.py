@@ -6,28 +6,44 @@ another; work on large buffers goes to a thread, so that other runs and all sess
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import core_wire as wire
+from .core.run_model import RunModel
 from .core_sum import CoreSum
 from .firewall import Firewall
 from .ingest import Shape
+from .moment_file import STATE_FILE
 from .open_round import SUFFIX, SUM
+from .stepping import order_of
 from ..protocol import tickets
 from ..protocol.codec import Codec
 from ..protocol.entropy import os_entropy, random_bytes, wipe
-from ..protocol.errors import Malformed, PeerError, SettingsError, StateError, UmbelError
+from ..protocol.errors import (
+    Malformed,
+    PeerError,
+    SettingsError,
+    StateError,
+    UmbelError,
+    VoidRound,
+)
 from ..protocol.layout import MessageLayout
-from ..protocol.manifest import Manifest
+from ..protocol.manifest import MAX_JSON, Manifest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from .core_service import Core, Served
+    from .core_service import Core
+    from .served import Served
 
 HEAVY = 8 << 20
 """Bytes from which arithmetic on a buffer is done in a thread."""
+WORKING_S = 10.0
+"""A ServerApp that waits for an answer hears that often that there will be one."""
+MOST_CODE = 2**31 - 1
+T = TypeVar("T")
 _WHO = "ServerApp"
 
 
@@ -65,9 +81,18 @@ class Commander:
         busy = {node: self.core.sessions.elsewhere(self.run, node) for node in minted}
         self._answer("tickets", tickets=minted, busy={n: run for n, run in busy.items() if run})
 
+    async def put(self, message: wire.Message) -> None:
+        """Put a model in force that no step made."""
+        digest, payload = wire.octets(message, "digest", 32), memoryview(message.payload)
+        end = wire.count(message, "manifest", min(MAX_JSON, len(payload)))
+        manifest, packed = Manifest.from_json(bytes(payload[:end]), _WHO), payload[end:]
+        if len(packed) != manifest.total_bytes:
+            raise Malformed(_WHO, "put", f"{manifest.total_bytes} bytes", len(packed))
+        self.served.put(RunModel(manifest, digest, packed, self.core.world.make))
+
     async def publish(self, message: wire.Message) -> None:
-        """Keep a model for whoever fetches it."""
-        self.served.publish(wire.octets(message, "digest", 32), message.payload)
+        """Put the model that was stepped in force."""
+        self._model().adopt(wire.octets(message, "digest", 32))
 
     async def post(self, message: wire.Message) -> None:
         """Send a message to a node."""
@@ -101,7 +126,7 @@ class Commander:
         if found.shape.total < HEAVY:
             found.fold(node)
         else:
-            await found.in_thread(found.fold, node)
+            await self._done(found, found.fold, node)
 
     async def discard(self, message: wire.Message) -> None:
         """Forget a node."""
@@ -116,21 +141,42 @@ class Commander:
             for place, sign in enumerate(wire.signs(message))
         ]
         try:
-            await found.in_thread(found.unmask, streams)
+            await self._done(found, found.unmask, streams)
         finally:
             wipe(keys, *(key for key, _ in streams))
 
-    async def result(self, _: wire.Message) -> None:
-        """Answer with the sum, and go on when it has left."""
-        self._answer("result", self._sum().result())
-        if self.served.outlet is not None:
-            await self.served.outlet.flushed()
+    async def read(self, message: wire.Message) -> None:
+        """Answer with what the frozen sum says beside the update."""
+        found, bound = self._sum(), wire.count(message, "bound", MOST_CODE)
+        why = await self._done(found, found.wrong, bound)
+        self._answer("numbers", found.numbers(), void=why)
+
+    async def step(self, message: wire.Message) -> None:
+        """Make the next model out of the frozen sum."""
+        found, model = self._sum(), self._model()
+        order = order_of(message.fields, model.manifest, _WHO)
+        if order.layout.split != found.shape.split:
+            raise Malformed(_WHO, "step", f"{order.layout.split} bytes of codes", found.shape.split)
+        if order.state is not None:
+            _state_file(order.state.path)
+        try:
+            digest = await self._done(found, found.step, model, order)
+        except VoidRound as error:
+            self._answer("void", why=str(error))
+            return
+        self._answer(
+            "stepped",
+            digest=digest.hex(),
+            path=str(model.made.path),
+            moments={name: str(block.path) for name, block in model.moments.items()},
+            memory=self.served.memory(),
+        )
 
     async def save(self, message: wire.Message) -> None:
         """Write the frozen sum to a new file in the folder of an open round."""
         found, path = self._sum(), _sum_file(message)
         try:
-            digest = await found.in_thread(found.save, path)
+            digest = await self._done(found, found.save, path)
         except OSError as error:
             raise StateError(str(path), "a sum on the disk", error.strerror) from error
         self._answer("saved", digest=digest.hex())
@@ -139,7 +185,7 @@ class Commander:
         """Go on with the sum that an earlier core service wrote."""
         found, path = self._sum(), _sum_file(message)
         digest, nodes = wire.octets(message, "digest", 32), wire.nodes(message)
-        await found.in_thread(found.load, path, digest, nodes)
+        await self._done(found, found.load, path, digest, nodes)
         self._answer("loaded")
 
     async def close_sum(self, _: wire.Message) -> None:
@@ -160,6 +206,24 @@ class Commander:
     def _answer(self, op: str, payload: bytes | memoryview = b"", **fields: object) -> None:
         self.core.emit(self.run, op, payload, **fields)
 
+    async def _done(self, found: CoreSum, work: Callable[..., T], *arguments: object) -> T:
+        """Do arithmetic on a sum in a thread, saying now and then that it goes on."""
+        beating = asyncio.create_task(self._beat())
+        try:
+            return await found.in_thread(work, *arguments)
+        finally:
+            beating.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(WORKING_S)
+            self._answer("working")
+
+    def _model(self) -> RunModel:
+        if self.served.model is None:
+            raise PeerError(_WHO, "has put no model in force")
+        return self.served.model
+
     def _sum(self) -> CoreSum:
         if self.served.sum is None:
             raise PeerError(_WHO, "no sum is open")
@@ -177,6 +241,13 @@ def _sum_file(message: wire.Message) -> Path:
     if not path.is_absolute() or path.parent.suffix != SUFFIX or path.name != SUM:
         raise Malformed(_WHO, f"{message.op}.path", f"/.../NAME{SUFFIX}/{SUM}", "another path")
     return path
+
+
+def _state_file(path: Path) -> None:
+    """Refuse a file of moments that is not in the folder of a round."""
+    folder = path.parent
+    if path.name != STATE_FILE or folder.parent.name != "rounds" or not folder.name.isdigit():
+        raise Malformed(_WHO, "step.state", f"/.../rounds/NUMBER/{STATE_FILE}", "another path")
 
 
 def plain_check(plain: Any, shape: Shape) -> Callable[[str, memoryview], None]:

@@ -6,18 +6,19 @@ for a free slot, and for a ServerApp that reads too slowly.
 
 Back-pressure: a vector's frames are read only when a slot is granted, in the order of asking;
 a device's messages only while the ServerApp's unread events are below `HIGH_WATER`. Memory:
-slots and accumulator of each open sum, the two newest models of a run, the events that wait.
+slots and accumulator of each open sum, the model of a run and the next one while it is stepped,
+its moments, the events that wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .endings import Ending, Turned
+from .served import Download, Served, Upload, not_open
 from .sessions import Entry, Sessions
 from ..protocol import wire
 from ..protocol.errors import PeerError
@@ -27,104 +28,17 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .core.worlds import AnyWorld
-    from .core_sum import CoreSum
-    from .streams import Session, Stream
+    from .served import Outlet
+    from .streams import Stream
     from ..protocol.verification import Peer, Verifier
 
 HIGH_WATER = 8 << 20
 """Bytes of unread events from which on devices' messages wait in their streams."""
-MODELS = 2
-"""Published models that are kept: the present one, and that of a round that ends."""
-PAST = 16
-"""Contexts of closed sums that are remembered, so that late uploads are turned away at once."""
 JUMP = timedelta(minutes=1)
 """A difference between this machine's clock and what has passed that makes a jump of it."""
 PATIENCE = 10.0
 """Seconds for which an upload may wait for its sum to be opened."""
 T = TypeVar("T")
-
-
-def _not_open(node: str) -> Turned:
-    return Turned(Ending.NOT_WANTED, node, "uploads for a sum that is not open")
-
-
-class Outlet(Protocol):
-    """The way to a ServerApp."""
-
-    waiting: int
-    """Bytes that it has not read yet."""
-
-    def send(self, op: str, payload: bytes | memoryview, fields: dict[str, object]) -> None:
-        """Queue an event."""
-
-    async def room(self) -> None:
-        """Return when `waiting` is low again, or nobody reads any more."""
-
-    async def flushed(self) -> None:
-        """Return when everything has left, or nobody reads any more."""
-
-    def close(self) -> None:
-        """End the connection."""
-
-
-class Served:
-    """What the core holds for one run."""
-
-    def __init__(self, key: bytes) -> None:
-        """Hold nothing but the ticket key."""
-        self.key = key
-        self.outlet: Outlet | None = None
-        self.sum: CoreSum | None = None
-        self.models: dict[bytes, bytearray] = {}
-        self.up = self.down = 0
-        self.past: deque[bytes] = deque(maxlen=PAST)
-        self.waiting: dict[str, tuple[bytes, asyncio.Future[int]]] = {}
-        self.uploads: dict[str, Upload] = {}
-
-    def publish(self, digest: bytes, model: bytearray) -> None:
-        """Keep a model, and of the others the newest."""
-        self.models.pop(digest, None)
-        self.models[digest] = model
-        while len(self.models) > MODELS:
-            del self.models[next(iter(self.models))]
-
-    def pump(self, now: float) -> None:
-        """Grant slots to those who wait, in the order of asking."""
-        for node, (ctx, granted) in list(self.waiting.items()):
-            if granted.done():
-                continue
-            if self.sum is None or self.sum.ctx != ctx:
-                if ctx in self.past:
-                    granted.set_exception(_not_open(node))
-                continue
-            try:
-                offset = self.sum.grant(node, now)
-            except Turned as error:
-                granted.set_exception(error)
-                continue
-            if offset is not None:
-                granted.set_result(offset)
-            elif self.sum.expects(node):
-                return  # no slot for the first in line, hence for nobody
-
-
-class Upload:
-    """One upload call of a node."""
-
-    def __init__(self, served: Served, session: Session, into: CoreSum, offset: int) -> None:
-        """Start at `offset`, where the slot is filled."""
-        self.served, self.session, self.into, self.offset = served, session, into, offset
-        self.received = offset
-
-
-class Download(NamedTuple):
-    """One fetch of a node."""
-
-    served: Served
-    session: Session
-    digest: bytes
-    model: memoryview
-    offset: int
 
 
 class Core:
@@ -264,7 +178,7 @@ class Core:
 
         def too_long() -> None:
             if not granted.done() and (served.sum is None or served.sum.ctx != ctx):
-                granted.set_exception(_not_open(node))
+                granted.set_exception(not_open(node))
 
         timer = asyncio.get_running_loop().call_later(PATIENCE, too_long)
         try:
@@ -276,7 +190,7 @@ class Core:
                 if served.sum is not None:
                     served.sum.give_up(node)
         if served.sum is None or served.sum.ctx != ctx:
-            raise _not_open(node)
+            raise not_open(node)
         upload = Upload(served, session, served.sum, offset)
         served.uploads[node] = upload
         return upload
@@ -319,13 +233,20 @@ class Core:
             raise Turned(Ending.MALFORMED, node, f"asks for no model: {error}") from error
         session = self.sessions.live(request.run, peer)
         served = self.served[request.run]
-        model = served.models.get(request.digest)
+        model = served.published(request.digest)
         if model is None or request.offset > len(model):
             raise Turned(Ending.NO_MODEL, node, f"asks for model {request.digest[:4].hex()}")
-        return Download(served, session, request.digest, memoryview(model), request.offset)
+        return Download(served, session, request.digest, model, request.offset)
 
     def fetched(self, download: Download, size: int) -> None:
-        """Note that a device has taken a frame of a model."""
+        """Note that a device has taken a frame of a model.
+
+        Raises:
+            Turned: The model is not in force any more: nothing keeps it.
+        """
+        if download.served.published(download.digest) is None:
+            what = f"was still fetching model {download.digest[:4].hex()}"
+            raise Turned(Ending.NO_MODEL, download.session.node, what)
         download.served.down += size
         download.session.heard = max(download.session.heard, self.clock())
 
@@ -355,6 +276,8 @@ class Core:
             served.past.append(served.sum.ctx)
             served.sum.close()
             served.sum = None
+            if served.model is not None:
+                served.model.drop_next()  # one that was stepped and not published
             served.pump(self.clock())
 
     def end_run(self, run: str) -> None:
@@ -363,9 +286,10 @@ class Core:
             self.sessions.goodbye(run, self.clock())
         served = self.served.pop(run)
         self.close_sum(served)
+        served.put(None)
         for node, (_, granted) in served.waiting.items():
             if not granted.done():
-                granted.set_exception(_not_open(node))
+                granted.set_exception(not_open(node))
         self.forget(run)
 
     def tick(self) -> None:
@@ -382,5 +306,7 @@ class Core:
             served.sum.say_progress(now)
 
     def shut_down(self) -> None:
-        """End every stream: this process is about to stop, and devices may try again."""
+        """End every stream, give the models up: this process stops, and devices may try again."""
+        for served in self.served.values():
+            served.put(None)
         self.sessions.shut_down()

@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, TypeVar
 from .endings import Ending, Turned
 from .ingest import Ingest, Shape
 from .running_hash import RunningHash
-from ..protocol.errors import BadUpdate, Malformed, PeerError
+from ..protocol.errors import BadUpdate, Malformed, PeerError, VoidRound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from .core.run_model import RunModel
     from .core.worlds import AnyWorld
+    from .stepping import StepOrder
 
 T = TypeVar("T")
 STALLED = "its upload stalled while others waited for the slot"
@@ -163,10 +165,29 @@ class CoreSum:
         self.frozen = True
         self._ingest.unmask(streams)
 
-    def result(self) -> memoryview:
-        """Freeze the sum and return it; valid until `close`."""
+    def wrong(self, bound: int) -> str:
+        """Freeze the sum and say what is wrong with its codes if any is beyond `bound`."""
         self.frozen = True
-        return self._ingest.sum.result()
+        try:
+            self._ingest.sum.check(bound)
+        except VoidRound as error:
+            return str(error)
+        return ""
+
+    def numbers(self) -> memoryview:
+        """Freeze the sum and return its uint64 words; valid until `close`."""
+        self.frozen = True
+        return self._ingest.sum.numbers()
+
+    def step(self, model: RunModel, order: StepOrder) -> bytes:
+        """Freeze the sum and make the next model out of it; return its digest."""
+        self.frozen = True
+        return self._ingest.sum.step(model, order)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes that the sum takes, by name."""
+        return self._ingest.sum.memory
 
     def save(self, path: Path) -> bytes:
         """Freeze the sum and write it to a new file; return its SHA-256."""

@@ -11,19 +11,26 @@ vectors, frames of models.
 |---|---|---|
 | `open {run, scheme}` | | `opened {port, names, ca}` |
 | `tickets {nodes: [{id, tls_fingerprint}], seconds}` | | `tickets {tickets: {id: hex}}` |
-| `publish {digest}` | the model | |
+| `put {digest, manifest}` | manifest, of so many bytes, and a model | |
+| `publish {digest}` | | |
 | `post {node}` | a ToClient | |
 | `sum {ctx, total, split, stall, plain, budget?, members?}` | | |
 | `expect {node, y_hash}` | | `whole` or `bad`, in time |
 | `fold {node}`, `discard {node}` | | |
 | `unmask {signs: [1, -1, …]}` | the keys, 32 bytes each | |
-| `result {}` | | `result {}`, the sum |
+| `read {bound}` | | `numbers {void}`, the sum's uint64 words; `void` says what is wrong |
+| `step {rule, t, survivors, weight, codec, state}` | | `stepped {…}`, or `void {why}` |
 | `save {path}` | | `saved {digest}`: the sum is in a new file, on the disk |
 | `load {path, digest, nodes}` | | `loaded {}`: the sum is what `save` wrote, of these nodes |
 | `close_sum {}`, `goodbye {node?}` | | |
 
 `plain` is null where masks are on, else `{manifest, metrics, phase, members, value_range,
 weight_cap, max_norm}`: what the firewall needs. Commands of one connection are done in order.
+
+`put` puts a model in force that no step made, and lets members fetch it. `step` makes the next one
+out of the open sum (stepping.py): `stepped {digest, path, moments: {name: path}, memory: {name:
+bytes}}` names the files in shared memory where it and the step's moments lie, for this user to
+map. `publish` puts it in force, and gives the one before up. No model passes the socket else.
 
 | event, core to ServerApp | payload |
 |---|---|
@@ -33,6 +40,7 @@ weight_cap, max_norm}`: what the firewall needs. Commands of one connection are 
 | `whole {node, ctx}` | |
 | `bad {node, ctx, why, attack}` | |
 | `progress {ctx, left}`: an upload keeps pace for so many seconds yet | |
+| `working {}`: a command takes its time | |
 | `error {command, why}` | |
 
 `ctx` is that of the sum: one that was closed meanwhile concerns nobody any more.
@@ -65,18 +73,18 @@ _TOGETHER = 1 << 16
 
 COMMANDS: Mapping[str, int] = {
     **dict.fromkeys(("open", "tickets", "sum", "expect", "fold", "discard"), 0),
-    **dict.fromkeys(("result", "save", "load", "close_sum", "goodbye"), 0),
-    "publish": MAX_PAYLOAD,
+    **dict.fromkeys(("publish", "read", "step", "save", "load", "close_sum", "goodbye"), 0),
+    "put": MAX_PAYLOAD,
     "post": MAX_MESSAGE,
     "unmask": 32 << 20,
 }
 """Every command, and the most bytes of payload that come with it."""
 EVENTS: Mapping[str, int] = {
     **dict.fromkeys(("opened", "tickets", "left", "whole", "bad", "progress", "error"), 0),
-    **dict.fromkeys(("saved", "loaded"), 0),
+    **dict.fromkeys(("stepped", "void", "saved", "loaded", "working"), 0),
     "joined": 4096,
     "message": MAX_MESSAGE,
-    "result": MAX_PAYLOAD,
+    "numbers": 4096,
 }
 """Every event and answer, and the most bytes of payload that come with it."""
 

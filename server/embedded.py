@@ -86,4 +86,5 @@ class EmbeddedIntake(Ingest):
         """Make the next model out of the frozen sum."""
         model = self._core.model
         digest = self.sum.step(model, order)
-        return Stepped(digest, model.stepped_packed, model.moments_packed)
+        memory = {**self.sum.memory, **model.memory}
+        return Stepped(digest, model.stepped_packed, model.moments_packed, memory)

@@ -205,9 +205,12 @@ class Gateway:
             await self._turn(context, error)
             return
         pace = Pace(self._core.clock)
-        for frame in frames(Kind.MODEL, asked.digest, asked.model, asked.offset, pace):
-            await context.write(frame)
-            self._core.fetched(asked, len(frame))
+        try:
+            for frame in frames(Kind.MODEL, asked.digest, asked.model, asked.offset, pace):
+                await context.write(frame)
+                self._core.fetched(asked, len(frame))
+        except Turned as error:
+            await self._turn(context, error)
 
     # -- who, and how it ends ---------------------------------------------------------------
 

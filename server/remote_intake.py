@@ -8,14 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from .deadlines import LEASE_S
-from .stepping import Stepped, keep_rest, move
-from ..protocol.codec import check_sum
-from ..protocol.digest import model_digest
 from ..protocol.entropy import wipe
-from ..protocol.errors import Malformed, PeerError
+from ..protocol.errors import Malformed, PeerError, VoidRound
 from ..protocol.keys import KEY_BYTES as KEY
 
 if TYPE_CHECKING:
@@ -23,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .core_client import CoreClient
-    from .stepping import StepOrder
+    from .stepping import StepOrder, Stepped
     from ..protocol.codec import Codec
     from ..protocol.layout import MessageLayout, Sums
 
@@ -39,7 +34,6 @@ class RemoteIntake:
         self._core, self.ctx = core, ctx
         self._expected: dict[str, bytes] = {}
         self._folded: dict[str, None] = {}
-        self._sum = bytearray()
 
     @property
     def folded(self) -> tuple[str, ...]:
@@ -106,20 +100,19 @@ class RemoteIntake:
             wipe(keys)
 
     def read(self, layout: MessageLayout, survivors: int, codec: Codec) -> Sums:
-        """Take the sum over and return what it says beside the update; VoidRound if it is none."""
-        self._sum = self._core.result()
-        sums = layout.read(memoryview(self._sum)[layout.split :], survivors, codec)
-        check_sum(np.frombuffer(self._sum, "<u4", layout.words32), codec.bound(survivors))
+        """Return what the core's sum says beside the update; VoidRound if it is none."""
+        numbers, void = self._core.read(codec.bound(survivors))
+        size = layout.total_bytes - layout.split
+        if len(numbers) != size:
+            raise Malformed("core", "numbers", f"{size} bytes", len(numbers))
+        sums = layout.read(numbers, survivors, codec)
+        if void:
+            raise VoidRound(void)
         return sums
 
     def step(self, order: StepOrder) -> Stepped:
-        """Make the next model out of the sum."""
-        model = self._core.model
-        old, new, moments = model.begin(order)
-        move(np.frombuffer(self._sum, "<u4", order.layout.words32), 0, order, old, new, moments)
-        keep_rest(model.manifest, old, new)
-        digest = model.stepped(model_digest(new))
-        return Stepped(digest, model.stepped_packed, model.moments_packed)
+        """Let the core make the next model out of its sum."""
+        return self._core.step(order)
 
     def save(self, path: Path) -> bytes:
         """Let the core write the sum to a new file; return its SHA-256."""
@@ -132,7 +125,6 @@ class RemoteIntake:
 
     def close(self) -> None:
         """Give the sum back."""
-        self._sum = bytearray()
         if self._core.open_sum is self:
             self._core.open_sum = None
         self._core.command("close_sum")

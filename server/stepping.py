@@ -13,6 +13,7 @@ Not here: the buffers (core/run_model.py), what a rule does (strategies/server_r
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -103,6 +104,8 @@ class Stepped(NamedTuple):
     """The next model, read-only, in the layout of its manifest."""
     moments: Mapping[str, memoryview]
     """Each moment in the same layout; written over by the next step."""
+    memory: Mapping[str, int] = MappingProxyType({})
+    """Bytes that the core takes for the run at the most, by name."""
 
 
 class Piece(NamedTuple):

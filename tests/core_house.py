@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
 from umbel.server.core_socket import CoreSocket
-from umbel.tests.wire_federation import GATEWAY, RUN, Device, Federation, Machine
+from umbel.tests.wire_federation import GATEWAY, RUN, Device, Federation, Machine, bare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +37,11 @@ class App:
         header = json.dumps({"op": op, **fields}).encode()
         self.writer.write(SIZES.pack(len(header), len(payload)) + header + payload)
         await self.writer.drain()
+
+    async def put(self, model: bytes, digest: bytes) -> None:
+        """Put a model of bytes in force."""
+        about = bare(model).to_json().encode()
+        await self.do("put", about + model, digest=digest.hex(), manifest=len(about))
 
     async def event(self) -> tuple[dict[str, Any], bytes]:
         """Return the next event."""

@@ -22,25 +22,31 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from umbel.clients.grpc_transfer import _offset
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.certificates import Authority
+from umbel.protocol.codec import Codec
 from umbel.protocol.errors import Malformed, StateError
 from umbel.protocol.frames import HEADER, Kind, frames
 from umbel.protocol.verification import Verifier
 from umbel.server import core_wire
+from umbel.server.core.run_model import RunModel
 from umbel.server.core.world import World
 from umbel.server.core_client import CoreClient
 from umbel.server.core_commands import Commander
-from umbel.server.core_service import Core, Upload
+from umbel.server.core_service import Core
 from umbel.server.endings import Turned
+from umbel.server.served import Upload
+from umbel.server.stepping import StepOrder
+from umbel.strategies.server_rules import FedAdam
 from umbel.tests.core_peer import Told
 from umbel.tests.fuzz_protocol import LAYOUT, MANIFEST
 from umbel.tests.fuzzing import Parser
-from umbel.tests.wire_federation import FEDERATION, GATEWAY, KEY, RUN, Heard, Machine
+from umbel.tests.wire_federation import FEDERATION, GATEWAY, KEY, RUN, Heard, Machine, bare
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 CTX = bytes(range(32))
 MODEL = bytes(range(256)) * 4
+ORDER = StepOrder(FedAdam(), 1, LAYOUT, Codec(5, 0.5, 40), 1, 7)
 LARGEST = 1 << 24
 """Bytes of the largest sum that is really opened here: a ServerApp may ask for memory."""
 
@@ -109,14 +115,16 @@ NODE = "07" * 16
 SUM = {"op": "sum", "ctx": CTX.hex(), "total": LAYOUT.total_bytes, "split": LAYOUT.split}
 COMMANDS: list[dict[str, Any]] = [
     {"op": "tickets", "seconds": 9.5, "nodes": [{"id": NODE, "tls_fingerprint": "00" * 32}]},
-    {"op": "publish", "digest": sha256(MODEL).hexdigest(), "payload": 1024},
+    {"op": "put", "digest": sha256(MODEL).hexdigest(), "manifest": 64, "payload": 1024},
+    {"op": "publish", "digest": sha256(MODEL).hexdigest()},
     {"op": "post", "node": NODE, "payload": 50},
     {**SUM, "stall": 5.0, "trip": 9.0, "plain": None},
     {"op": "expect", "node": NODE, "y_hash": "00" * 32},
     {"op": "fold", "node": NODE},
     {"op": "discard", "node": NODE},
     {"op": "unmask", "signs": [1, -1], "payload": 64},
-    {"op": "result"},
+    {"op": "read", "bound": 2**31 - 1},
+    {"op": "step", **ORDER.described()},
     {"op": "close_sum"},
     {**SUM, "stall": 5.0, "trip": 9.0, "plain": PLAIN},
     {"op": "goodbye", "node": NODE},
@@ -137,6 +145,7 @@ def _commands(data: bytes) -> tuple[str, ...]:
     made, heard = core()
     entered(made)
     served = made.served[RUN]
+    served.put(RunModel(MANIFEST, CTX, bytes(MANIFEST.total_bytes)))
     commander = Commander(made, RUN, served)
     for message in read(core_wire.COMMANDS, data):
         if made.served.get(RUN) is not served:
@@ -232,7 +241,7 @@ def _up(data: bytes) -> list[str]:
 def _fetch(data: bytes) -> tuple[bytes, int]:
     made, _ = core()
     entered(made)
-    made.served[RUN].publish(CTX, bytearray(MODEL))
+    made.served[RUN].put(RunModel(bare(MODEL), CTX, MODEL))
     found = made.model(made.peer(_pem()), data)
     assert 0 <= found.offset <= len(found.model)
     return found.digest, found.offset
@@ -243,7 +252,7 @@ def _uploaded(data: bytes) -> int:
     made, _ = core()
     stream = entered(made)
     served = made.served[RUN]
-    done(Commander(made, RUN, served).do(read(core_wire.COMMANDS, packed(COMMANDS[3]))[0]))
+    done(Commander(made, RUN, served).do(read(core_wire.COMMANDS, packed(COMMANDS[4]))[0]))
     assert served.sum is not None
     vector = bytes(LAYOUT.total_bytes)
     served.sum.expect(machine().node, sha256(vector).digest())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from umbel.protocol import messages_pb2 as pb
+from umbel.protocol.digest import model_digest
 from umbel.protocol.journal import Masked, parse
 from umbel.server.sessions import GRACE, SILENCE
 from umbel.tests.core_stage import FIVE, CoreStage
@@ -218,7 +219,9 @@ def test_a_device_that_comes_back_in_the_same_round_sends_no_second_vector(
     sent = [data for index, data in run.posts if index == 1]
     kinds = [pb.ToClient.FromString(data).WhichOneof("body") for data in sent]
     assert kinds[:3] == ["start", "roster", "inbox"]
-    reasons = []
+    reasons, manifest = [], run.run.coordinator.manifest
+    packed = manifest.pack(run.models[0])
+    run.run.core.put(manifest, model_digest(packed), packed)
     for data in sent[:3]:  # a server that asks again, for what it was sent already
         run.run.core.post(run.node(1), data)
         reasons.append(_answer(run, 1).refusal.reason)

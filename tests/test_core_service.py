@@ -91,16 +91,17 @@ def test_a_round_through_the_socket(play: Play) -> None:
         device = await house.joined(app)
         await app.do("post", b"start", node=device.machine.node)
         assert (await device.message()).message == b"start"
-        await app.do("publish", b"the model", digest="dd" * 32)
-        assert [part[64:] for part in await device.fetch(b"\xdd" * 32)] == [b"the model"]
+        model = bytes(range(64))
+        await app.put(model, b"\xdd" * 32)
+        assert [part[64:] for part in await device.fetch(b"\xdd" * 32)] == [model]
         await device.send(b"header")
         fields, payload = await app.wait("message")
         assert (fields["node"], payload) == (device.machine.node, b"header")
 
         key, update = bytes(range(32)), bytes(range(64)) * 10
         y = bytearray(update)
-        masks.apply(y, len(y), [(key, 1)])
-        await app.do("sum", ctx=CTX.hex(), total=640, split=640, stall=5, plain=None)
+        masks.apply(y, len(y) - 64, [(key, 1)])
+        await app.do("sum", ctx=CTX.hex(), total=640, split=640 - 64, stall=5, plain=None)
         await app.do("expect", node=device.machine.node, y_hash=sha256(y).hexdigest())
         await device.upload(list(frames(Kind.UPLOAD, CTX, y)), CTX)
         fields, _ = await app.wait("whole")
@@ -108,8 +109,9 @@ def test_a_round_through_the_socket(play: Play) -> None:
         assert fields["bytes"]["up"] == len(b"header") + 64 + 640
         await app.do("fold", node=device.machine.node)
         await app.do("unmask", key, signs=[-1])
-        await app.do("result")
-        assert (await app.wait("result"))[1] == update
+        await app.do("read", bound=2**31 - 1)
+        fields, numbers = await app.wait("numbers")
+        assert (fields["void"], numbers) == ("", update[640 - 64 :])
         await app.do("close_sum")
         await app.do("goodbye")
         await device.message()
@@ -134,8 +136,8 @@ def test_a_successor_takes_the_run_over_and_the_sessions_stay(play: Play) -> Non
             assert await app.ended(), "the earlier ServerApp is let go"
             await successor.do("post", b"hello", node=device.machine.node)
             assert (await device.message()).message == b"hello"
-            await successor.do("result")
-            assert (await successor.wait("error"))[0]["command"] == "result", "the sum is gone"
+            await successor.do("read", bound=1)
+            assert (await successor.wait("error"))[0]["command"] == "read", "the sum is gone"
             house.there.ahead += 10 * SUCCESSOR
             house.there.core.tick()
             assert house.there.core.sessions.count() == 1
@@ -195,12 +197,22 @@ def test_two_runs_at_once_keep_apart(play: Play) -> None:
     ("op", "payload", "fields", "words"),
     [
         ("fold", b"", {"node": "aa" * 16}, "no sum is open"),
-        ("result", b"", {}, "no sum is open"),
+        ("read", b"", {"bound": 1}, "no sum is open"),
+        ("step", b"", {}, "no sum is open"),
         ("unmask", b"", {"signs": []}, "no sum is open"),
         ("expect", b"", {"node": "aa" * 16, "y_hash": "bb" * 32}, "no sum is open"),
         ("open", b"", {"run": "x"}, "once a connection"),
         ("post", b"x", {"node": "zz"}, "16 bytes in hex"),
-        ("publish", b"x", {"digest": 7}, "32 bytes in hex"),
+        ("put", b"x", {"digest": 7}, "32 bytes in hex"),
+        ("put", b"x", {"digest": "aa" * 32, "manifest": 2}, r"put\.manifest: expected 0\.\.1"),
+        ("put", b"{}", {"digest": "aa" * 32, "manifest": 2}, "manifest JSON"),
+        (
+            "put",
+            b'{"arrays":[]}x',
+            {"digest": "aa" * 32, "manifest": 13},
+            "expected 0 bytes, got 1",
+        ),
+        ("publish", b"", {"digest": "aa" * 32}, "has put no model in force"),
         ("tickets", b"", {"nodes": [], "seconds": -1}, "seconds"),
         ("sum", b"", {"ctx": "aa" * 32, "total": 0, "split": 0, "stall": 1}, "core.message"),
         ("sum", b"", {"ctx": "aa" * 32, "total": 12, "split": 0, "stall": 1}, "core.message"),

@@ -70,7 +70,7 @@ def test_a_vector_passes_through_its_states() -> None:
     assert told.sum.grant(A, 0.0) == SIZE
     told.sum.fold(A)
     assert told.sum.grant(A, 0.0) == SIZE
-    assert bytes(told.sum.result()) == vector(1)
+    assert bytes(told.sum._ingest.sum.result()) == vector(1)
     assert told.events == [("whole", {"node": A})]
 
 
@@ -91,7 +91,7 @@ def test_the_hash_is_that_of_the_whole_however_often_frames_come(
         assert told.sum.frame(A, piece, 0.0)
     assert told.events == [("whole", {"node": A})]
     told.sum.fold(A)
-    assert bytes(told.sum.result()) == data
+    assert bytes(told.sum._ingest.sum.result()) == data
 
 
 def test_frames_of_a_node_that_is_not_expected_are_refused() -> None:
@@ -139,7 +139,7 @@ def test_a_bad_frame_frees_the_slot_and_ends_the_node(
     assert turned(told.sum.grant, A, 0.0).ending is Ending.NOT_WANTED
     send(told, B, vector(2))
     told.sum.fold(B)
-    assert bytes(told.sum.result()) == vector(2)
+    assert bytes(told.sum._ingest.sum.result()) == vector(2)
 
 
 def test_a_vector_that_does_not_hash_to_what_was_signed_is_an_attack() -> None:
@@ -155,7 +155,7 @@ def test_a_vector_that_does_not_hash_to_what_was_signed_is_an_attack() -> None:
     ]
     with pytest.raises(PeerError, match="is not whole"):
         told.sum.fold(A)
-    assert bytes(told.sum.result()) == bytes(SIZE)
+    assert bytes(told.sum._ingest.sum.result()) == bytes(SIZE)
 
 
 def test_a_second_header_changes_nothing() -> None:
@@ -195,7 +195,7 @@ def test_a_folded_vector_stays_whatever_comes_after() -> None:
     send(told, A, vector(1))
     told.sum.fold(A)
     told.sum.discard(A)
-    assert bytes(told.sum.result()) == vector(1)
+    assert bytes(told.sum._ingest.sum.result()) == vector(1)
 
 
 def test_a_slot_rests_only_while_frames_are_awaited_and_somebody_waits() -> None:

@@ -53,7 +53,7 @@ fields = st.dictionaries(
     | st.lists(texts, max_size=3),
     max_size=4,
 )
-messages = st.tuples(st.sampled_from(["post", "publish"]), fields, st.binary(max_size=50))
+messages = st.tuples(st.sampled_from(["post", "put"]), fields, st.binary(max_size=50))
 
 
 @given(st.lists(messages, max_size=4), st.lists(st.integers(1, 40), max_size=60))
@@ -140,7 +140,7 @@ def test_a_header_that_would_be_refused_is_not_written() -> None:
     with pytest.raises(Malformed, match="own message: header"):
         wire.head("error", why="x" * (1 << 20))
     with pytest.raises(Malformed, match="own message: payload"):
-        wire.head("publish", (1 << 36) + 1)
+        wire.head("put", (1 << 36) + 1)
     with pytest.raises(ValueError, match="not JSON compliant"):
         wire.head("error", why=float("nan"))
 
@@ -214,7 +214,7 @@ def test_a_small_payload_goes_with_its_head_unless_it_may_hold_keys() -> None:
 
 
 def test_an_announced_payload_takes_no_memory_before_it_comes() -> None:
-    header = b'{"op":"publish"}'
+    header = b'{"op":"put"}'
     reader = wire.Reader(wire.COMMANDS, "app")
     tracemalloc.start()
     for part in (struct.pack("<IQ", len(header), 1 << 36), header):
@@ -230,7 +230,7 @@ def test_a_payload_larger_than_the_first_memory_comes_whole(
 ) -> None:
     monkeypatch.setattr(wire, "_FIRST", 16)
     payload = bytes(range(256)) * 5
-    stream = wire.head("publish", len(payload), digest="00") + payload
+    stream = wire.head("put", len(payload), digest="00") + payload
     for sizes in ([], [1] * 40, [7, 100, 3], [10**6], [46, 16, 16]):
         (message,) = read(stream, sizes)
         assert bytes(message.payload) == payload

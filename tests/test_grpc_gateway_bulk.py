@@ -14,7 +14,7 @@ from umbel.protocol.frames import HEADER, Kind, frames
 from umbel.server import core_service
 from umbel.server import core_wire as wire
 from umbel.server.core_commands import Commander
-from umbel.tests.wire_federation import RUN, Cable, Device, Federation, Machine, refused
+from umbel.tests.wire_federation import RUN, Cable, Device, Federation, Machine, bare, refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -65,8 +65,14 @@ class App:
 
     async def result(self) -> bytes:
         """Return the sum."""
-        await self.do("result")
-        return (await self.there.heard.wait("result"))[2]
+        found = self.there.core.served[RUN].sum
+        assert found is not None
+        return bytes(found._ingest.sum.result())
+
+    async def put(self, model: bytes, digest: bytes) -> None:
+        """Put a model of bytes in force."""
+        about = bare(model).to_json().encode()
+        await self.do("put", about + model, digest=digest.hex(), manifest=len(about))
 
 
 def parts(y: bytes, start: int = 0, ctx: bytes = CTX) -> list[bytes]:
@@ -118,7 +124,7 @@ def test_a_vector_that_is_not_folded_is_not_in_the_sum() -> None:
         await device.upload(parts(y), CTX)
         await app.do("discard", node=machine.node)
         assert await app.result() == bytes(SIZE)
-        assert there.heard.ops() == ["joined", "whole", "result"]
+        assert there.heard.ops() == ["joined", "whole"]
 
     played(play)
 
@@ -350,16 +356,15 @@ def test_an_upload_says_what_it_is_for(metadata: tuple[tuple[str, Any], ...]) ->
 def test_a_model_is_fetched_by_its_digest_from_any_offset() -> None:
     async def play(there: Federation, app: App, machine: Machine, device: Device) -> None:
         model, digest = vector(9, 2 * MIB + 64), b"d" * 32
-        await app.do("publish", model, digest=digest.hex())
+        await app.put(model, digest)
         for start in (0, MIB, MIB + 5, len(model)):
             got = await device.fetch(digest, start)
             sizes = iter([len(frame) - HEADER for frame in got])
             assert got == list(frames(Kind.MODEL, digest, model, start, sizes.__next__))
-        await app.do("publish", b"two", digest=(b"e" * 32).hex())
-        await app.do("publish", b"three", digest=(b"f" * 32).hex())
+        await app.put(b"t" * 64, b"e" * 32)
         assert (await refused(device.fetch(digest)))[0] == "NOT_FOUND"
-        assert (await device.fetch(b"e" * 32))[0][HEADER:] == b"two"
-        code, text = await refused(device.fetch(b"e" * 32, 4))
+        assert (await device.fetch(b"e" * 32))[0][HEADER:] == b"t" * 64
+        code, text = await refused(device.fetch(b"e" * 32, 65))
         assert (code, text) == ("NOT_FOUND", "no such model is published")
 
     played(play)
@@ -368,7 +373,7 @@ def test_a_model_is_fetched_by_its_digest_from_any_offset() -> None:
 def test_only_who_has_a_session_fetches_or_uploads() -> None:
     async def play(there: Federation, app: App, machine: Machine, device: Device) -> None:
         digest, y = b"d" * 32, vector(1)
-        await app.do("publish", b"model", digest=digest.hex())
+        await app.put(b"m" * 64, digest)
         await app.open()
         await app.expect(machine, y)
         stranger, twin = Machine(there.authority, 2), Machine(there.authority, 1)

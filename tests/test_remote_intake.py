@@ -5,14 +5,18 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from umbel.protocol.codec import Codec
-from umbel.protocol.errors import PeerError
+from umbel.protocol.errors import Malformed, PeerError, StateError, VoidRound
 from umbel.protocol.layout import MessageLayout
 from umbel.protocol.manifest import Manifest
 from umbel.server import core_wire
+from umbel.server.core.segments import Segment
 from umbel.server.core_client import CoreClient
+from umbel.server.stepping import StepOrder
+from umbel.strategies.server_rules import FedAvgM
 from umbel.tests.core_peer import CTX, Peer, intake, opened
 from umbel.tests.federations import made
 
@@ -49,7 +53,7 @@ def client(peer: Peer) -> Iterator[CoreClient]:
 
 def test_the_intake_speaks_the_commands_of_the_page(peer: Peer, client: CoreClient) -> None:
     total = struct.pack("<8Q", 2, 7, 1, 30, 0, 0, 0, 2)
-    peer.answers["result"] = [core_wire.head("result", 64), total]
+    peer.answers["read"] = [core_wire.head("working"), core_wire.head("numbers", 64), total]
     found = intake(client)
     keys = [bytearray(b"k" * 32), bytearray(b"l" * 32)]
     found.expect(NODE, b"h" * 32)
@@ -78,7 +82,7 @@ def test_the_intake_speaks_the_commands_of_the_page(peer: Peer, client: CoreClie
         ("fold", {"node": NODE}, b""),
         ("discard", {"node": OTHER}, b""),
         ("unmask", {"signs": [1, -1]}, b"k" * 32 + b"l" * 32),
-        ("result", {}, b""),
+        ("read", {"bound": 2 * (2**29 - 1)}, b""),
         ("close_sum", {}, b""),
     ]  # fmt: skip
     assert keys == [b"k" * 32, b"l" * 32]  # their owner wipes them
@@ -95,3 +99,74 @@ def test_a_plain_sum_tells_the_core_what_its_firewall_needs(peer: Peer, client: 
         "manifest": "[]", "metrics": {"eval.loss": 24}, "phase": "train", "members": 5,
         "value_range": 0.5, "weight_cap": 40, "max_norm": None,
     }  # fmt: skip
+
+
+def test_a_sum_with_masks_left_in_it_is_void(peer: Peer, client: CoreClient) -> None:
+    layout = MessageLayout(Manifest.of({}), {}, "train")
+    for ones, said, what in ((3, "a sum lies beyond", "the ones do not"), (2, "beyond", "^beyond")):
+        numbers = struct.pack("<4Q", ones, 7, 1, ones)
+        peer.answers["read"] = [core_wire.head("numbers", 32, void=said), numbers]
+        with pytest.raises(VoidRound, match=what):
+            intake(client).read(layout, 2, Codec(3, 0.5, 40))
+    peer.answers["read"] = [core_wire.head("numbers", 24), bytes(24)]
+    with pytest.raises(Malformed, match="core: numbers: expected 32 bytes, got 24"):
+        intake(client).read(layout, 2, Codec(3, 0.5, 40))
+
+
+MODEL = Manifest.of({"w": np.zeros(40, np.float32)})
+ORDER = StepOrder(FedAvgM(server_momentum=0.5), 4, MessageLayout(MODEL, {}, "train"),
+                  Codec(3, 0.5, 40), 2, 7)  # fmt: skip
+
+
+def test_the_stepped_model_is_mapped_where_it_lies(
+    peer: Peer, client: CoreClient, tmp_path: Path
+) -> None:
+    model, moment = (Segment.create(tmp_path, 192, kind) for kind in ("model", "moment"))
+    model.view[:], moment.view[:] = bytes(range(192)), bytes(192)
+    peer.answers["step"] = [
+        core_wire.head("stepped", digest="ab" * 32, path=str(model.path),
+                       moments={"momentum": str(moment.path)}, memory={"model": 192})
+    ]  # fmt: skip
+    client.put(MODEL, b"d" * 32, bytearray(192))
+    found = intake(client).step(ORDER)
+    assert (found.digest, bytes(found.packed)) == (b"\xab" * 32, bytes(range(192)))
+    assert found.packed.readonly
+    moment.view[:1] = b"x"  # the core's own next step
+    assert bytes(found.moments["momentum"])[:2] == b"x\0"
+    model.unlink()
+    model.close()
+    assert bytes(found.packed) == bytes(range(192))  # whoever has mapped it keeps it
+    put, _, step = peer.commands(3)
+    about = MODEL.to_json().encode()
+    assert (dict(put.fields), bytes(put.payload)) == (
+        {"digest": (b"d" * 32).hex(), "manifest": len(about)}, about + bytes(192),
+    )  # fmt: skip
+    assert dict(step.fields) == ORDER.described()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (core_wire.head("void", why="not finite " * 60), VoidRound, "^not finite.{502}$"),
+        (core_wire.head("stepped", digest="a", path="/x", moments={}), Malformed, "moments"),
+        (
+            core_wire.head("stepped", digest="zz", path="/x", moments={"momentum": "/x"}),
+            Malformed, r"stepped\.digest: expected a hash",
+        ),
+        (
+            core_wire.head("stepped", digest="aa", path="x", moments={"momentum": "/x"}),
+            Malformed, "paths of shared memory",
+        ),
+        (
+            core_wire.head("stepped", digest="aa", path="/gone", moments={"momentum": "/x"}),
+            StateError, "/gone: expected shared memory",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_to_a_step(
+    peer: Peer, client: CoreClient, answer: bytes, error: type[Exception], words: str
+) -> None:
+    peer.answers["step"] = [answer]
+    client.put(MODEL, b"d" * 32, bytearray(192))
+    with pytest.raises(error, match=words):
+        intake(client).step(ORDER)

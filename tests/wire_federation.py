@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol import tickets
 from umbel.protocol.certificates import Authority
+from umbel.protocol.manifest import Manifest
 from umbel.protocol.verification import Verifier
 from umbel.server.core.world import World
 from umbel.server.core_service import Core
@@ -77,6 +78,11 @@ class Machine:
         expires = int(time.time() + lives)
         fields = tickets.Ticket(run, self.id, self.fingerprint, gateway, expires, bytes(16))
         return tickets.mint(key, fields)
+
+
+def bare(model: bytes) -> Manifest:
+    """Return the manifest of a model that is one array of bytes, a multiple of 64 of them."""
+    return Manifest.lay_out([("w", (len(model),), "uint8")])
 
 
 class Heard:

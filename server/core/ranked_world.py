@@ -152,6 +152,11 @@ class RankedSum:
         """The nodes in the sum, in the order of arrival."""
         return tuple(self._folded)
 
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes that the sum takes at the most, by name."""
+        return {"accumulators": self.about.pair_bytes, "slots": self.about.ring_bytes}
+
     def slot(self, node: str) -> memoryview | None:
         """Return the slot that `node` fills, the same one until it is folded or discarded.
 

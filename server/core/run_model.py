@@ -103,7 +103,7 @@ class RunModel:
     @property
     def nbytes(self) -> int:
         """Bytes of each block."""
-        return max(self.manifest.total_bytes, ALIGN)
+        return block_bytes(self.manifest)
 
     @property
     def packed(self) -> memoryview:
@@ -111,9 +111,20 @@ class RunModel:
         return self._whole(self.current).toreadonly()
 
     @property
+    def made(self) -> Block:
+        """Where the next model lies.
+
+        Raises:
+            RoundFailed: There is none.
+        """
+        if self.next is None:
+            raise RoundFailed("publish: no model was stepped")
+        return self.next
+
+    @property
     def stepped_packed(self) -> memoryview:
         """The next model, read-only."""
-        return self._whole(self._made()).toreadonly()
+        return self._whole(self.made).toreadonly()
 
     @property
     def moments_packed(self) -> dict[str, memoryview]:
@@ -121,10 +132,10 @@ class RunModel:
         return {name: self._whole(block).toreadonly() for name, block in self.moments.items()}
 
     @property
-    def terms(self) -> dict[str, int]:
-        """Bytes that this model takes, by name."""
-        found = {"model": self.nbytes, "next model": self.nbytes if self.next is not None else 0}
-        return found | {f"moment {name}": self.nbytes for name in self.moments}
+    def memory(self) -> dict[str, int]:
+        """Bytes that this model takes at the most, by name: the next one while it is stepped."""
+        names = ("model", "next model", *(f"moment {name}" for name in self.moments))
+        return dict.fromkeys(names, self.nbytes)
 
     def begin(self, order: StepOrder) -> Buffers:
         """Return what a step works on, the moments as they belong to the model in force.
@@ -154,7 +165,7 @@ class RunModel:
         Raises:
             RoundFailed: No model of this digest was stepped.
         """
-        made = self._made()
+        made = self.made
         if digest != self.next_digest:
             raise RoundFailed(
                 f"publish: no stepped model {digest[:4].hex()}, but {self.next_digest[:4].hex()}"
@@ -191,10 +202,10 @@ class RunModel:
     def _whole(self, block: Block) -> memoryview:
         return block.view[: self.manifest.total_bytes]
 
-    def _made(self) -> Block:
-        if self.next is None:
-            raise RoundFailed("publish: no model was stepped")
-        return self.next
+
+def block_bytes(manifest: Manifest) -> int:
+    """Return the bytes of a block for models of this manifest; never none."""
+    return max(manifest.total_bytes, ALIGN)
 
 
 def _give_up(block: Block) -> None:

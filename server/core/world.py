@@ -48,7 +48,8 @@ class World:
     def __init__(self, slots: int = 1, make: Callable[[int, str], Block] = Own) -> None:
         """Take `slots` slots a sum: uploads that may be in flight at once, 1 or more.
 
-        `make` gives memory of a size, for what the step works on.
+        `make` takes a size and a word for it, and gives memory for models: other processes can map
+        what is not this one's own.
         """
         if slots < 1:
             raise SettingsError("core.slots", "1 or more", slots)
@@ -194,6 +195,12 @@ class Sum:
         """Freeze the sum and add (+1) or subtract (-1) the ChaCha20 stream of each key."""
         self._freeze()
         unmask(self._total, self._split, streams)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes that this sum takes at the most, by name; its slots are given up at the freeze."""
+        size = len(self._total)
+        return {"accumulators": size, "slots": size * self._world.slots}
 
     def numbers(self) -> memoryview:
         """Freeze the sum and return its uint64 words, no copy; valid until `close`."""

@@ -40,6 +40,10 @@ class AnySum(Protocol):
     def unmask(self, streams: Sequence[tuple[bytes | bytearray, int]]) -> None:
         """Freeze the sum and add (+1) or subtract (-1) the ChaCha20 stream of each key."""
 
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes that the sum takes at the most, by name."""
+
     def numbers(self) -> memoryview:
         """Freeze the sum and return its uint64 words, no copy; valid until `close`."""
 
