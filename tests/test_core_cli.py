@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from umbel.cli import main
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.certificates import Authority
+from umbel.server.core import supervisor
 from umbel.tests.wire_federation import METHOD, RUN, Machine, der, key_pem, pem, refused
 
 if TYPE_CHECKING:
@@ -116,6 +117,18 @@ def test_it_says_where_it_listens_in_a_line_and_in_a_file(
     with socket.socket(socket.AF_UNIX) as app:
         app.connect(str(made.path / "core.sock"))
     assert not list(made.path.glob("*.part"))
+
+
+def test_ranks_without_torch_are_refused_at_once(
+    made: Directory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "find_spec", lambda _name: None)
+    assert main(["core", "up", "--federation", str(made.path), "--ranks", "2"]) == 2
+    errors = capsys.readouterr().err
+    assert errors == (
+        "umbel: --ranks: expected torch, in which ranks compute, got 'none'; "
+        "pip install 'umbel[torch]', or leave --ranks away\n"
+    )
 
 
 def test_ranks_end_with_it(made: Directory) -> None:

@@ -97,7 +97,9 @@ class RankedWorld:
             return self._small.open(total_bytes, split, keeping)
         about = SharedSum(total_bytes, split, self.slots, self.ranks)
         with self._lock:
-            idle = self._idle.get((total_bytes, split))
+            idle = self._idle.get((total_bytes, split), [])
+            while idle and not all(file.path.exists() for file in idle[-1]):
+                _remove(idle.pop())  # somebody has cleaned up: a new rank would not find it
             ring, pair = idle.pop() if idle else self._make(about)
         named = about._replace(ring=str(ring.path), pair=str(pair.path))
         return RankedSum(self, named, ring, pair)

@@ -16,6 +16,7 @@ rank r takes number r for what is made there, key streams: the shard's sum goes 
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,8 +139,8 @@ def unmask_on(device: torch.device, shard: torch.Tensor, streams: Streams, first
 
 
 def device_of(rank: int) -> torch.device:
-    """Return the GPU of a rank, or the CPU where there is none."""
-    count = torch.cuda.device_count()
+    """Return the GPU of a rank, or the CPU where there is none, or no Triton to use it."""
+    count = torch.cuda.device_count() if find_spec("triton") else 0
     return torch.device("cuda", rank % count) if count else torch.device("cpu")
 
 
