@@ -10,6 +10,9 @@ A round       coordinator.py drives rounds, attempt.py one try at one, on what s
               opened sum, keeping.py says which rounds stay on the disk.
 Resume        history.py is where a run stands, by its ledger; open_round.py what is kept of a
               round whose survivors are fixed, reopened.py the attempt that goes on from there.
+The test      evaluation.py tests the models of finished rounds while the rounds go on: by
+              evaluators.py, whose processes (evaluator.py, held by evaluator_process.py) run the
+              task's code, or by evaluate_here.py, which calls a function.
 Vectors       ingest.py takes frames into slots of core/, firewall.py judges what is not masked.
               embedded.py is the core in the coordinator's own process.
 The model     model_in_force.py moves it on, a round at a time; stepping.py is the server step as

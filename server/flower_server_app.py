@@ -44,7 +44,7 @@ def server_app(task: Task | type[Task], strategy: Strategy | None = None) -> Ser
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = merged(dict(context.run_config), *_tables(type(learned)))
-        train(grid, strategy or FedAvg(), task=learned, config=config)
+        train(grid, strategy or FedAvg(), task=task, config=config)
 
     return app
 

@@ -26,13 +26,14 @@ from .surroundings import Surroundings
 from ..protocol.errors import RoundFailed, SettingsError, StateError, TooFewMembers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
     from typing import Any
 
     from numpy.typing import NDArray
 
     from .draining import Drain
+    from .evaluation import Evaluation, Test
     from .flower_invitations import Invitations
     from .history import History
     from .run_directory import RunDirectory
@@ -53,7 +54,8 @@ class Learned(NamedTuple):
     model: Mapping[str, NDArray[Any]]
     metrics: dict[str, dict[str, int]]
     """Declared metrics of both phases, with their fractional bits."""
-    test: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None
+    test: Test | None
+    """The server's own test of a model, if there is one."""
 
 
 class Sittings:
@@ -71,6 +73,7 @@ class Sittings:
         disk: WriteBehind,
         invitations: Invitations,
         drain: Drain,
+        evaluation: Evaluation,
     ) -> None:
         """Begin nothing yet.
 
@@ -84,12 +87,13 @@ class Sittings:
             disk: What writes to it.
             invitations: Asks the nodes to come.
             drain: Knows when the run was told to end.
+            evaluation: Tests the models of rounds that have finished.
         """
         self.settings, self._learned = settings, learned
         self._app, self._clients, self._federation = app, clients, federation
         self._directory, self._disk, self._invitations = directory, disk, invitations
         directory.warn = _log.warning
-        self._drain = drain
+        self._drain, self._evaluation = drain, evaluation
         self._ready = drain.gate(Rejoin(settings.rounds, settings.rejoin))
 
     def run(self, core: CoreClient, *, resumed: bool) -> tuple[Coordinator, RoundFailed | None]:
@@ -101,7 +105,9 @@ class Sittings:
         while True:
             try:
                 with core:
-                    return self._sit(core, resumed=resumed)
+                    found = self._sit(core, resumed=resumed)
+                self._last_test(found[0])
+                return found  # noqa: TRY300
             except CoreLost as error:
                 _log.warning("the core service is gone (%s): waiting for it", error)
             core = opened(self._federation, self.settings, CORE_BACK_S, self._drain)
@@ -117,6 +123,7 @@ class Sittings:
         if found is not None:
             check_model(found[0].arrays, model)
             model, history = found[0].arrays, found[1]
+            self._evaluation.resume(found[0].number, found[0].digest, history.records)
         around = self._around(core)
         coordinator = Coordinator(
             self.settings, model, self._learned.metrics, self.settings.rule, around, history
@@ -140,7 +147,7 @@ class Sittings:
             directory=self._disk,
             post=core.post,
             wall=_now,
-            test=self._learned.test,
+            tests=self._evaluation,
             ready=self._ready,
             core=core,
             traffic=core.traffic,
@@ -157,7 +164,7 @@ class Sittings:
             self._invitations.step(frozenset(coordinator.nodes), time.monotonic())
             for event in core.events(POLL_S):
                 event.give(coordinator, time.monotonic())
-            self._disk.check()
+            self._tests(coordinator)
             now = time.monotonic()
             if self._drain.over(now, between=coordinator.attempt is None):
                 return _stopped(coordinator, self._drain)
@@ -171,6 +178,21 @@ class Sittings:
             if started := verdict:
                 coordinator.begin(now)
         return coordinator.failure
+
+    def _tests(self, coordinator: Coordinator) -> None:
+        """Let the tests go on, and the coordinator know what came of one."""
+        self._disk.check()
+        if (done := self._evaluation.step(time.monotonic())) is not None:
+            coordinator.tested(*done)
+
+    def _last_test(self, coordinator: Coordinator) -> None:
+        """Wait for the test of the last model, unless told to end."""
+        if self._evaluation.held:
+            _log.info("every round is done; the test of the last model goes on")
+        while self._evaluation.held and not self._drain.asked:
+            self._tests(coordinator)
+            time.sleep(POLL_S)
+        self._disk.flush()
 
 
 def opened(

@@ -14,6 +14,7 @@ import os
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,10 @@ from flwr.app import Array, ArrayRecord
 
 from . import registry
 from .consistency import check_clients
+from .disk_space import SERVER_TEST
 from .draining import Drain
+from .evaluation import Evaluation, chosen_tester
+from .evaluators import AppTest
 from .flower_app_settings import merged, of_running_app
 from .flower_invitations import Invitations
 from .flower_sittings import CORE_BACK_S, Learned, Sittings, check_settings, opened
@@ -35,9 +39,11 @@ from .run_rule import chosen
 from .write_behind import WriteBehind
 from ..protocol.documents import read_json
 from ..protocol.errors import SettingsError
+from ..strategies.app_source import source_of
 from ..strategies.flower_rules import rule_for
 from ..strategies.metrics import fractional_bits, of_app
 from ..strategies.places import umbel_home
+from ..strategies.task import Task
 from ..strategies.trainer import TaskTrainer
 
 if TYPE_CHECKING:
@@ -47,12 +53,13 @@ if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy
     from numpy.typing import NDArray
 
+    from .evaluation import Test
     from .ledger import RoundRecord
     from .settings import RunSettings
     from ..strategies.metrics import Count, Sum
     from ..strategies.server_rules import Rule
-    from ..strategies.task import Task
 
+_log = getLogger("flwr")
 FEDERATION = "UMBEL_FEDERATION"
 """Environment variable: the federation's directory on the server."""
 RUN = "UMBEL_RUN"
@@ -88,7 +95,7 @@ def train(
     grid: Grid,
     strategy: Strategy | Rule,
     *,
-    task: Task | None = None,
+    task: Task | type[Task] | None = None,
     initial_arrays: ArrayRecord | Mapping[str, NDArray[Any]] | None = None,
     metrics: Mapping[str, Sum | Count] | None = None,
     evaluate: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None = None,
@@ -100,11 +107,13 @@ def train(
         grid: Flower's, as a ServerApp gets it.
         strategy: Whose server step is taken: one of umbel's, Flower's own class of the same name,
             or a rule of strategies/server_rules.py. Nothing else of it is used.
-        task: What is learned; it gives initial model, metrics and the server's test. Or:
+        task: What is learned, an object or a class without arguments; it gives initial model,
+            metrics and the server's test, which processes of their own do. Or:
         initial_arrays: Named arrays of the initial model, for a wrapped Flower app; Flower's
             record of them, or plain arrays by name.
         metrics: What the wrapped app's clients return, with their bounds.
-        evaluate: The server's own test of a model, means by name.
+        evaluate: The server's own test of a model, means by name, instead of the task's; a thread
+            calls it while the rounds go on (server/evaluation.py).
         config: Settings of the run by key (server/run_config.py), as Flower's run-config; they
             stand over the app's `[tool.umbel]`, unless the app declares the same value.
 
@@ -116,7 +125,7 @@ def train(
     said = {**merged(config or {}, *of_running_app(grid)), **_given()}
     table, rest = tables(said, {})
     initial = None if initial_arrays is None else _plain(initial_arrays)
-    learned = _learned(task, initial, metrics, evaluate, int(table["seed"]))
+    learned = _learned(task, initial, metrics, evaluate, table)
     file = os.environ.get(INIT)
     learned = learned._replace(model=first_model(learned.model, Path(file) if file else None))
     run = os.environ.get(RUN) or new_run_id(grid.run.fab_id.rpartition("/")[2])
@@ -132,14 +141,17 @@ def train(
 
 
 def _run(grid: Grid, settings: RunSettings, learned: Learned, clients: int) -> Result:
-    """Open the core and the run's directory, and go through the rounds."""
+    """Open the core and the run's directory, start what tests, and go through the rounds."""
     federation = _federation()
     # What killed the ServerApp may have killed the core: it comes back, too.
     core = opened(federation, settings, CORE_BACK_S if os.environ.get(RESUME) == "1" else 0.0)
     with (
         core,
-        _directory(settings, grid) as directory,
+        _directory(settings, grid, tests=learned.test is not None) as directory,
         WriteBehind(directory) as disk,
+        closing(
+            Evaluation(chosen_tester(learned.test, directory, _log.warning), disk)
+        ) as evaluation,
         Drain() as drain,
         closing(Invitations(grid, registry.read(federation), core, settings.config)) as invitations,
     ):
@@ -153,6 +165,7 @@ def _run(grid: Grid, settings: RunSettings, learned: Learned, clients: int) -> R
             disk=disk,
             invitations=invitations,
             drain=drain,
+            evaluation=evaluation,
         )
         coordinator, failure = sittings.run(core, resumed=directory.resumed is not None)
         if failure is not None:
@@ -162,13 +175,13 @@ def _run(grid: Grid, settings: RunSettings, learned: Learned, clients: int) -> R
         return Result(run=settings.run, model=model, records=records, path=directory.path)
 
 
-def _directory(settings: RunSettings, grid: Grid) -> RunDirectory:
+def _directory(settings: RunSettings, grid: Grid, *, tests: bool) -> RunDirectory:
     """Return the run's directory: a new one, or that of the run which is resumed."""
     home, run = umbel_home(), settings.run
     if os.environ.get(RESUME) != "1" or is_blank(place(home, run) / "ledger.sqlite"):
         directory = RunDirectory.create(home, run)
         given = {"config": dict(grid.run.override_config), "bundle": grid.run.fab_hash}
-        described = settings.described() | {"flower-run": str(grid.run.run_id)}
+        described = settings.described() | {"flower-run": str(grid.run.run_id), SERVER_TEST: tests}
         described |= {"started": _object(STARTED) | given}
         directory.ledger.create_run(run, _stamp(), described, settings.security)
         return directory
@@ -182,22 +195,36 @@ def _directory(settings: RunSettings, grid: Grid) -> RunDirectory:
 
 
 def _learned(
-    task: Task | None,
+    task: Task | type[Task] | None,
     arrays: Mapping[str, NDArray[Any]] | None,
     metrics: Mapping[str, Sum | Count] | None,
     evaluate: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, float]] | None,
-    seed: int,
+    table: Mapping[str, Value],
 ) -> Learned:
     """Return the initial model, the declared metrics of both phases, and the server's test."""
     if task is not None:
-        trainer = TaskTrainer(task)
+        trainer = TaskTrainer(task() if isinstance(task, type) else task)
         declared = {phase: trainer.declared(phase) for phase in ("train", "evaluate")}
-        initial = arrays if arrays is not None else trainer.arrays(seed)
-        return Learned(initial, declared, evaluate or trainer.test)
+        initial = arrays if arrays is not None else trainer.arrays(int(table["seed"]))
+        return Learned(
+            initial, declared, evaluate or _own_test(task, trainer, int(table["evaluators"]))
+        )
     if arrays is None:
         raise SettingsError("umbel.train", "a task, or initial_arrays", None)
     bits = {phase: fractional_bits(of) for phase, of in of_app(metrics or {}).items()}
     return Learned(arrays, bits, evaluate)
+
+
+def _own_test(task: Task | type[Task], trainer: TaskTrainer, evaluators: int) -> Test | None:
+    """Return a task's own test: in processes that find the task by its name, if it has one."""
+    if evaluators < 0:
+        raise SettingsError("evaluators", "0 or more", evaluators)
+    if type(trainer.task).test_data is Task.test_data:
+        return None
+    try:
+        return AppTest(source_of(task), trainer.tested, evaluators)
+    except SettingsError:
+        return trainer.test
 
 
 def _plain(arrays: ArrayRecord | Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -38,6 +38,8 @@ OUTCOMES = ("finished", "aborted", "void", "lost")
 TESTED = "tested"
 """Kind of the event that has the server's own test of a round's model, which comes after the
 round's entry: model digest (the code), and means by name. `rounds` shows them with the round."""
+UNTESTED = "not tested"
+"""... or why there is none (the code)."""
 NODE_DETAIL = frozenset(
     {"boundary", "bytes", "trip", "key", "milliseconds", "position", "owner", "holder", "reason"}
 )

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from .ledger import RoundRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from .attempt import Attempt
     from ..protocol.codec import Codec
     from ..protocol.layout import MessageLayout, Sums
 
+TEST = "test."
+"""Before the name of each mean of the server's own test."""
 SATURATION_LIMIT = 0.001
 """Share of clamped values in the sum above which a round warns."""
 CAP_FACTOR = 16
@@ -41,6 +43,17 @@ def as_json(record: RoundRecord) -> dict[str, Any]:
     """Return a record as JSON can hold it: a metric that is not finite is null."""
     finite = {k: v if math.isfinite(v) else None for k, v in record.metrics.items()}
     return asdict(record) | {"metrics": finite}
+
+
+def tests_of(records: Sequence[RoundRecord], number: int, model: str) -> dict[str, float]:
+    """Return what the server's own test found of a round's model, by name; empty for no test."""
+    return {
+        name: value
+        for record in records
+        if (record.round, record.model, record.phase) == (number, model, "train")
+        for name, value in record.metrics.items()
+        if name.startswith(TEST) and math.isfinite(value)
+    }
 
 
 def score(record: Mapping[str, float]) -> tuple[float, float]:

@@ -7,6 +7,7 @@
 | every byte of each kept round that counts | its manifest and the ledger's row |
 | the ledger's end | the row that each kept round names as the last one before it |
 | the newest round that counts | that it is there |
+| every test of a model | the ledger's row of its round, which names the model |
 
 A round is named by file and cause. What cannot be seen here: rows cut off the end after the newest
 round on the disk was written, and a record that was false from the start. Nothing is changed, and
@@ -18,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .ledger import TESTED
 from .lost_rounds import check_end, check_uncommitted
 from ..protocol.errors import StateError
 
@@ -65,7 +67,7 @@ def verify(run: RunDirectory) -> Checked:
                 wrong.append(str(error))
         else:
             rounds[n] = found.digest.hex()
-    wrong += _end_there(run, chain) + _newest_there(run, max(counted))
+    wrong += _end_there(run, chain) + _newest_there(run, max(counted)) + _tests_right(run)
     return Checked(
         run=run.path.name,
         rows=len(chain),
@@ -99,6 +101,18 @@ def _newest_there(run: RunDirectory, newest: int) -> list[str]:
         return []
     path, move = run.round_path(newest), "resume the run, or restore a backup"
     return [str(StateError(str(path), "the newest finished round", "nothing", move))]
+
+
+def _tests_right(run: RunDirectory) -> list[str]:
+    """Return a line for each test of a model that the ledger has for no round of that number."""
+    tests = [event for event in run.ledger.events() if event.kind == TESTED]  # first: rows come
+    known = {(r.round, r.model) for r in run.ledger.rounds() if r.outcome == "finished"}
+    path, move = str(run.ledger.path), "restore the file from a backup"
+    return [
+        str(StateError(path, f"round {of.round} with the tested model {of.code}", "none", move))
+        for of in tests
+        if (of.round, of.code) not in known
+    ]
 
 
 def _pruned(run: RunDirectory, n: int) -> bool:

@@ -44,12 +44,14 @@ KEYS: dict[str, Value] = {
     "alpha": 0.1,
     "delta": 0.1,
     **run_rule.KEYS,
+    "evaluators": 0,
 }
 """Settings of a run with their defaults.
 
 `cohort` 0 means every client, `dropout` 0 what earlier rounds showed, `trip` 0 parts of `deadline`
-(deadlines.py). The two floors are the simulator's and `umbel up`'s, 3; a device's own defaults are
-5 and 4. The server step's keys are those of run_rule.py.
+(deadlines.py), `evaluators` 0 as many processes as are worth it (evaluators.py). The two floors are
+the simulator's and `umbel up`'s, 3; a device's own defaults are 5 and 4. The server step's keys are
+those of run_rule.py.
 """
 
 TRAINING = ("lr", "local-epochs", "batch-size")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from . import run_check
-from .outcome import as_json
+from .outcome import as_json, tests_of
 from .round_folder import write_arrays
 from .run_directory import RunDirectory, list_runs
 from ..protocol.errors import StateError
@@ -90,6 +90,7 @@ def export(
                 str(directory.path), f"one of the rounds {kept}", number, "name one of them"
             )
         arrays, digest = directory.read_round(number), directory.digest(number).hex()
+        tests = tests_of(directory.ledger.rounds(), number, digest)
     path = out or Path(f"{run}-{number}.safetensors")
     about = {"run": run, "round": str(number), "digest": digest}
     try:
@@ -100,11 +101,12 @@ def export(
         raise StateError(
             str(path), "a file that can be written", error, "choose another"
         ) from error
-    answer = {**about, "round": number, "file": str(path), "bytes": path.stat().st_size}
+    answer = {**about, "round": number, "file": str(path), "bytes": path.stat().st_size, **tests}
     typer.echo(
         json.dumps(answer)
         if form is Format.JSON
         else f"{path}: round {number} of {run}, {answer['bytes']} bytes, digest {digest}"
+        + "".join(f", {name} {value:.4f}" for name, value in tests.items())
     )
 
 

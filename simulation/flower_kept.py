@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .flower_control import Control, same_bundle
 from .flower_lives import Lives, serverapps
 from .flower_programs import RESUME, RUN, SUPEREXEC
-from .run_feed import RunFeed, is_over
+from .run_feed import RunFeed
 from .up_plan import recorded
 from ..protocol.errors import StateError, UmbelError
 
@@ -106,7 +106,7 @@ class Kept:
     def _begin(self, flower_run: int, now: float) -> _Lost | None:
         feed = RunFeed(self._home, flower_run)
         feed.poll()
-        if feed.run is None or is_over(feed.records):
+        if feed.run is None or feed.over:
             feed.close()
             return None
         try:
@@ -136,7 +136,7 @@ class Kept:
             state, killed = lost.lives.look()
         except StateError:  # the SuperLink is away for a moment
             return
-        if killed and not is_over(lost.feed.records):
+        if killed and not lost.feed.over:
             self._say(f"serverapp {killed}")
             lost.lives.note(sum(r.outcome == "finished" for r in lost.feed.records), now)
         elif state.over or killed:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from .flower_control import RunState
 from .flower_lives import Lives, serverapps
 from .flower_output import SERVERAPP, Output
-from .report import waits_for
-from .run_feed import RunFeed, is_over
+from .report import untested, waits_for
+from .run_feed import RunFeed
 from .stopping import draining
 from .up_report import STOPPED
 from ..protocol import messages_pb2 as pb
@@ -93,11 +93,12 @@ class Course:
 
 @dataclass(slots=True)
 class Shown:
-    """How the caller is told: a line at once, a record, a piece of the ServerApp's output."""
+    """How the caller is told: a line at once, a record, its test, a piece of the app's output."""
 
     say: Callable[[str], None]
     begin: Callable[[RunRecord], None]
     record: Callable[[RoundRecord], None]
+    tested: Callable[[RoundRecord], None]
     output: Callable[[str], None]
 
 
@@ -154,8 +155,12 @@ class _Course:
         records = self._feed.poll()
         if self._feed.run is not None and not known:
             self.shown.begin(self._feed.run)
+        for record in self._feed.tested:
+            self.shown.tested(record)
         for record in records:
             self.recorded(record)
+        for number, why in self._feed.untested:
+            self.shown.say(untested(number, why))
         for number, phase, nodes in self._feed.waiting:
             self.shown.say(waits_for(number, phase, [self.names.get(n, n) for n in nodes]))
         self._output.show(self.shown, whole=self._feed.run is None and not self.plan.umbel)
@@ -190,7 +195,7 @@ class _Course:
         self._answered = now
         if not killed:
             return state
-        if self.stopped or is_over(self._feed.records):
+        if self.stopped or self._feed.over:
             return RunState("finished", STOPPED if self.stopped else COMPLETED, "")
         self._note(SERVERAPP, killed)
         self.shown.say(f"{SERVERAPP} {killed}")

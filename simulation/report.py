@@ -13,6 +13,8 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from ..server import outcome
+from ..server.evaluators import NO_DATA
+from ..server.round_folder import MODEL_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,15 +34,23 @@ _EVERY_S = 0.1
 class Live:
     """The live line of a run; at the end of its block the cursor stands on a new line."""
 
-    def __init__(self, rounds: int, out: TextIO) -> None:
-        """Write to `out`; `rounds` is how many training rounds there will be."""
+    def __init__(self, rounds: int, out: TextIO, *, tests: bool = False) -> None:
+        """Write nothing yet.
+
+        Args:
+            rounds: How many training rounds there will be.
+            out: Where to.
+            tests: Whether the server tests models after their rounds: then no other accuracy is
+                shown.
+        """
+        self._tests, self._tested = tests, ""
         self._rounds = rounds
         self._out = out
         self._began = time.monotonic()
         self._terminal = out.isatty()
         self._numbers = ""
         """What the last finished round said, beside the running round until that ends."""
-        self._open = False
+        self._open, self._line = False, ""
         self._next = 0.0
         self._named: tuple[str, ...] = ()
 
@@ -60,15 +70,26 @@ class Live:
 
     def __call__(self, record: RoundRecord) -> None:
         """Show a committed record."""
-        line = describe(record, self._rounds)
+        line = describe(record, self._rounds, tests=self._tests)
         self._next = 0.0
         if self._terminal and record.phase == "train" and record.outcome == "finished":
             left = (time.monotonic() - self._began) / record.round * (self._rounds - record.round)
             self._numbers = f"{_said(record)}  ETA {left:.0f} s"
             last = record.round == self._rounds
-            self._write(f"{line}  ETA {left:.0f} s" + "\n" * last)
+            self._line = f"{line}  ETA {left:.0f} s"
+            self._write(self._line + ("\n" if last else self._tested))
         else:
             self._write(line + "\n")
+
+    def tested(self, record: RoundRecord) -> None:
+        """Show what the server's test found of the model of a record that was shown before."""
+        found = "  ".join(f"{name} {value:.4f}" for name, value in _test(record).items())
+        number = f"{record.round:>{len(str(self._rounds))}}"
+        if self._terminal and self._open:
+            self._tested = f"  tested: round {number}  {found}"
+            self._write(self._line + self._tested)
+        else:
+            self._write(f"round {number}/{self._rounds}  tested  {found}\n")
 
     def watch(self, link: Link) -> None:
         """Say whom a phase waits for; show how far the running round is on a terminal only."""
@@ -112,24 +133,43 @@ def waits_for(number: int, phase: str, names: Sequence[str]) -> str:
     return f"round {number}: no answer for long; {phase} waits for {shown}{more}"
 
 
-def describe(record: RoundRecord, rounds: int) -> str:
-    """Return one record as a line."""
+def untested(number: int, why: str) -> str:
+    """Return the line about a model that could not be tested."""
+    if why == NO_DATA:
+        return "the server has no test data"
+    return f"round {number}: the server's test {why}; the ServerApp's log says more"
+
+
+def describe(record: RoundRecord, rounds: int, *, tests: bool = False) -> str:
+    """Return one record as a line; `tests` as in `Live`."""
     name = _name(record.round, record.phase, rounds)
     if record.outcome != "finished":
         return f"{name}  {record.outcome}: {record.cause}"
     used = f"{len(record.survivors)} of {len(record.roster)} clients"
-    return f"{name}  {used}  {_said(record)}"
+    return f"{name}  {used}  {_said(record, tests=tests)}"
 
 
-def _said(record: RoundRecord) -> str:
+def _said(record: RoundRecord, *, tests: bool = False) -> str:
     """Return loss, accuracy and bytes of a finished round."""
     metrics = record.metrics
     shown = {
         "loss": metrics.get("train.loss", metrics.get("eval.loss")),
-        "accuracy": metrics.get("test.accuracy", metrics.get("eval.accuracy")),
+        "accuracy": _accuracy(record, tests=tests),
     }
     parts = [f"{name} {value:.4f}" for name, value in shown.items() if value is not None]
     return "  ".join([*parts, f"{_size(record.bytes_up)} up"])
+
+
+def _accuracy(record: RoundRecord, *, tests: bool) -> float | None:
+    """Return the server's own; the clients' where there is none, or is to be none."""
+    clients = None if tests and record.phase == "train" else record.metrics.get("eval.accuracy")
+    return record.metrics.get("test.accuracy", clients)
+
+
+def _test(record: RoundRecord) -> dict[str, float]:
+    """Return what the server's own test found, by name."""
+    named = {k.removeprefix("test."): v for k, v in record.metrics.items() if k[:5] == "test."}
+    return dict(sorted(named.items()))
 
 
 def _size(count: float) -> str:
@@ -174,7 +214,7 @@ def as_json(result: Result) -> dict[str, object]:
 
 def newest_model(result: Result) -> str | None:
     """Return the path of the newest model on disk, if the run left one."""
-    found = sorted(result.path.glob("rounds/*/*.safetensors"))
+    found = sorted(result.path.glob(f"rounds/*/{MODEL_FILE}"))
     return str(found[-1]) if found else None
 
 
@@ -206,8 +246,9 @@ def _table(done: list[RoundRecord], names: Mapping[str, int]) -> list[str]:
         f"{'round':>5}  {'clients':>7}  {'loss':>7}  {'accuracy':>8}  {'seconds':>7}  survivors"
     ]
     phases: dict[str, float] = {}
+    tests = any(map(_test, done))
     for record in done:
-        lines.append(_row(record, names))
+        lines.append(_row(record, names, tests=tests))
         for phase, seconds in record.seconds.items():
             phases[phase] = phases.get(phase, 0.0) + seconds
     lines += _legend(done)
@@ -224,15 +265,18 @@ def _legend(done: list[RoundRecord]) -> list[str]:
     by_clients = [record for record in done if "eval.accuracy" in record.metrics]
     if not by_server and by_clients:
         return ["accuracy: on the clients' own data, of the model that a round began with"]
-    if any(record.phase == "evaluate" for record in by_clients):
-        return ["accuracy: on the server's test set; in the row eval on the clients' own data"]
-    return []
+    said = ["accuracy: on the server's test set; in the row eval on the clients' own data"]
+    lines = said if any(record.phase == "evaluate" for record in by_clients) else []
+    trained = [record for record in done if record.phase == "train"]
+    missing = sum("test.accuracy" not in record.metrics for record in trained) if by_server else 0
+    tested = f"accuracy: {missing} of {len(trained)} models were not tested by the server"
+    return lines + [tested] * bool(missing)
 
 
-def _row(record: RoundRecord, names: Mapping[str, int]) -> str:
+def _row(record: RoundRecord, names: Mapping[str, int], *, tests: bool) -> str:
     name = "eval" if record.phase == "evaluate" else str(record.round)
     loss = record.metrics.get("train.loss", record.metrics.get("eval.loss", float("nan")))
-    accuracy = record.metrics.get("test.accuracy", record.metrics.get("eval.accuracy"))
+    accuracy = _accuracy(record, tests=tests)
     shown = "" if accuracy is None else f"{accuracy:.4f}"
     who = sorted(names[node] for node in record.survivors)
     counted = f"{len(record.survivors)} of {len(record.roster)}"

@@ -19,7 +19,7 @@ from .cli import Format as UpFormat
 from .dev_federation import place
 from .processes import end_leftovers, lock
 from .programs import direct
-from .run_feed import is_over
+from .run_feed import RunFeed
 from .stopping import no_orphans, stoppable
 from .up_plan import recorded
 from ..protocol.errors import StateError
@@ -43,10 +43,10 @@ def resume(
 ) -> None:
     """Go on with a run of `umbel up` that was stopped or killed."""
     home = umbel_home()
-    with RunDirectory.open(home, run) as directory:
-        record, records = directory.ledger.run(), directory.ledger.rounds()
-    if is_over(records):
-        done = f"{run} is over: it has done its {records[-1].round} rounds"
+    with RunDirectory.open(home, run) as directory, RunFeed.of(home, run) as feed:
+        record, over = directory.ledger.run(), feed.over
+    if over:
+        done = f"{run} is over: it has done its {feed.records[-1].round} rounds"
         typer.echo(json.dumps({"run": run, "over": True}) if form is Format.JSON else done)
         return
     plan, name, bundle = recorded(record)

@@ -10,23 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from ..protocol.errors import StateError
-from ..server.ledger import Ledger
+from ..server.disk_space import SERVER_TEST
+from ..server.evaluators import NO_DATA
+from ..server.ledger import TESTED, UNTESTED, Ledger
 from ..server.run_directory import list_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from ..server.ledger import RoundRecord, RunRecord
 
 FLOWER_RUN = "flower-run"
 """Key of a run's recorded configuration."""
-
-
-def is_over(records: Sequence[RoundRecord]) -> bool:
-    """Tell whether a ledger holds the last that a run does: the evaluation of its model."""
-    last = records[-1] if records else None
-    return last is not None and (last.phase, last.outcome) == ("evaluate", "finished")
 
 
 class RunFeed:
@@ -36,14 +31,19 @@ class RunFeed:
         """Wait for the run in the state directory `home` that Flower calls `flower_run`."""
         self._home, self._flower_run, self._others = home, str(flower_run), set[str]()
         self._ledger: Ledger | None = None
-        self._seen = 0
         self._head = 0
         self.run: RunRecord | None = None
         """The run, from the first poll on that found it."""
         self.records: list[RoundRecord] = []
         self.waiting: list[tuple[int, str, list[str]]] = []
         """Round, phase and nodes of each phase that the last poll found to wait for somebody."""
+        self.tested: list[RoundRecord] = []
+        """Earlier records that the last poll found to have a test of their models now."""
+        self.untested: list[tuple[int, str]] = []
+        """Rounds that it found to have none, and why."""
         self._told = 0
+        self._tried: set[int] = set()
+        """Rounds whose models were tested, or cannot be; 0 where there is nothing to test with."""
 
     @classmethod
     def of(cls, home: Path, run: str) -> Self:
@@ -83,6 +83,16 @@ class RunFeed:
             raise StateError(str(self._home / "runs"), "the record of this run", "none")
         return self._home / "runs" / self.run.run
 
+    @property
+    def over(self) -> bool:
+        """Whether the run has done its last: its model is evaluated and, if it is to be, tested."""
+        last = self.records[-1] if self.records else None
+        if last is None or (last.phase, last.outcome) != ("evaluate", "finished"):
+            return False
+        tests = self.run is not None and bool(self.run.config.get(SERVER_TEST))
+        done = [r.round for r in self.records if (r.phase, r.outcome) == ("train", "finished")]
+        return not tests or max(done, default=0) in self._tried or 0 in self._tried
+
     def poll(self) -> list[RoundRecord]:
         """Return the records that were committed since the last poll.
 
@@ -91,18 +101,17 @@ class RunFeed:
         """
         if self._ledger is None and not self._find():
             return []
-        self.waiting = []
+        self.waiting, self.tested, self.untested = [], [], []
         ledger = self._ledger
         head = ledger.head()[0] if ledger is not None else 0
         if ledger is None or head == self._head:
             return []
         self._head = head
-        found = ledger.rounds()
-        new = list(found[self._seen :])
-        self._seen = len(found)
-        self.records += new
         self._look(ledger)
-        return new
+        found, before = list(ledger.rounds()), self.records
+        self.tested = [now for was, now in zip(before, found, strict=False) if now != was]
+        self.records = found
+        return found[len(before) :]
 
     def _look(self, ledger: Ledger) -> None:
         events = ledger.events(self._told)
@@ -111,6 +120,10 @@ class RunFeed:
         for event in events:
             if event.kind == "waiting":
                 quiet.setdefault((event.round, event.attempt, event.code), []).append(event.node)
+            elif event.kind in {TESTED, UNTESTED}:
+                self._tried.add(0 if event.code == NO_DATA else event.round)
+                if event.kind == UNTESTED:
+                    self.untested.append((event.round, event.code))
         self.waiting = [(number, phase, nodes) for (number, _, phase), nodes in quiet.items()]
 
     def _find(self) -> bool:

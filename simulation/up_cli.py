@@ -15,6 +15,7 @@ from .cli import Format, Init, RunConfig, Secure, pair
 from .programs import direct, without_colours
 from .stopping import no_orphans, stoppable
 from .up_plan import Asked, plan_up
+from ..server.disk_space import SERVER_TEST
 from ..server.run_config import from_environment
 from ..strategies.places import umbel_home
 
@@ -150,7 +151,7 @@ class _Screen:
         """Return the ways in which a run tells what happens."""
         from .flower_run import Shown  # noqa: PLC0415
 
-        return Shown(say=self.say, begin=self.begin, record=self.record, output=self.output)
+        return Shown(self.say, self.begin, self.record, self.tested, self.output)
 
     def say(self, line: str) -> None:
         """Say a line, above the live one."""
@@ -162,7 +163,7 @@ class _Screen:
     def begin(self, run: RunRecord) -> None:
         """Start the live line of a run."""
         rounds = int(run.config["rounds"])
-        self._live = report.Live(rounds, self._out)
+        self._live = report.Live(rounds, self._out, tests=bool(run.config.get(SERVER_TEST)))
         clients = self._plan.edge + self._plan.gpu
         self.say(
             f"{run.run}: {clients} clients, {rounds} rounds, secure aggregation {run.security}"
@@ -172,6 +173,11 @@ class _Screen:
         """Show a record."""
         if self._live is not None:
             self._live(record)
+
+    def tested(self, record: RoundRecord) -> None:
+        """Show an earlier record's test."""
+        if self._live is not None:
+            self._live.tested(record)
 
     def output(self, text: str) -> None:
         """Show text as it is; colours on a terminal only."""

@@ -81,6 +81,11 @@ class NumpyEngine:
             raise SettingsError("task data", f"{len(inputs)} targets", len(targets))
         return len(inputs)
 
+    def part(self, data: Pair, rows: range) -> Pair:
+        """Return views of these rows."""
+        inputs, targets = data
+        return inputs[rows.start : rows.stop], targets[rows.start : rows.stop]
+
     def fit(self, data: Pair, optimizer: Optimizer, local: Local) -> float:
         """Train in place and return the loss, summed over every example of every epoch."""
         inputs, targets = (np.asarray(part) for part in data)

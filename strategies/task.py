@@ -116,7 +116,10 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__} defines no train_data(site)")
 
     def test_data(self) -> Any:
-        """Return the server's own examples, or None if it has none."""
+        """Return the server's own examples, or None if it has none.
+
+        Many of them are given to `evaluate` in parts, to several processes at once (testing.py).
+        """
         return None
 
     def evaluate(self, model: Any, data: Any) -> Metrics:

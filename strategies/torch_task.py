@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch.nn import functional
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, Subset, default_collate
 
 from .metrics import Metrics
 from .optimizers import Adam, Optimizer
@@ -69,6 +69,12 @@ class TorchEngine:
         if len(inputs) != len(targets):
             raise SettingsError("task data", f"{len(inputs)} targets", len(targets))
         return len(inputs)
+
+    def part(self, data: Any, rows: range) -> Any:
+        """Return views of these rows, or a subset of the dataset."""
+        if isinstance(data, Dataset):
+            return Subset(data, rows)
+        return tuple(part[rows.start : rows.stop] for part in data)
 
     def fit(self, data: Any, optimizer: Optimizer, local: Local) -> float:
         """Train in place and return the loss, summed over every example of every epoch."""

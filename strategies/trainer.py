@@ -20,11 +20,12 @@ import numpy as np
 
 from .metrics import EXAMPLES, LOSS, Count, Metrics, Sum, checked, fractional_bits
 from .numpy_task import NumpyEngine
+from .testing import means, parts, total
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -119,6 +120,9 @@ class Engine(Protocol):
 
     def count(self, data: Any) -> int:
         """Return the number of examples."""
+
+    def part(self, data: Any, rows: range) -> Any:
+        """Return these examples, which follow each other; nothing is copied."""
 
     def fit(self, data: Any, optimizer: Optimizer, local: Local) -> float:
         """Train in place and return the loss, summed over every example of every epoch."""
@@ -222,13 +226,40 @@ class TaskTrainer:
         data = self.task.test_data()
         if data is None:
             return {}
+        split = self.split(data)
+        return self.tested(self.measured(arrays, data, split))
+
+    def split(self, data: Any) -> list[range]:
+        """Return the parts in which test data are measured (testing.py).
+
+        Raises:
+            SettingsError: There are no examples.
+        """
+        examples = self._engine.count(data)
+        if examples < 1:
+            raise SettingsError("test_data()", "examples, or None", "none")
+        return parts(examples)
+
+    def measured(
+        self, arrays: Mapping[str, NDArray[Any]], data: Any, split: Sequence[range]
+    ) -> list[dict[str, int | float]]:
+        """Return what the task measures of a model over each of these parts of the test data."""
         self._load(arrays)
-        sums = self._sums(data)
-        examples = float(sums.pop("examples"))
-        means = {name: value / examples for name, value in sums.items()}
-        if "correct" in means:
-            means["accuracy"] = means.pop("correct")
-        return means
+        whole = range(self._engine.count(data))
+        return [
+            self._sums(data if rows == whole else self._engine.part(data, rows)) for rows in split
+        ]
+
+    def tested(self, found: Sequence[Mapping[str, int | float]]) -> dict[str, float]:
+        """Return test means out of what was measured over every part, here or elsewhere.
+
+        Raises:
+            Refused: As `checked`, for a part or for all together.
+        """
+        whole = checked(total([checked(of, self._metrics) for of in found]), self._metrics)
+        if not whole["examples"]:
+            raise Refused(pb.REASON_TASK_FAILED, "the task's test says that it had no examples")
+        return means(whole)
 
     def _data(self, site: Site) -> tuple[Any, int]:
         """Return the client's examples and how many they are."""

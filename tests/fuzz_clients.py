@@ -23,9 +23,12 @@ from umbel.clients.policy import Policy
 from umbel.clients.update import Update
 from umbel.protocol.entropy import os_entropy
 from umbel.protocol.errors import BadUpdate, Malformed, PeerError, Refused, SettingsError
+from umbel.server.evaluator_process import heard
 from umbel.server.flower_invitations import _said
 from umbel.strategies.flower_fedavg import _arrays
-from umbel.strategies.task import Site
+from umbel.strategies.numpy_models import MLP
+from umbel.strategies.task import Site, Task
+from umbel.strategies.trainer import TaskTrainer
 from umbel.tests.actors import agreed
 from umbel.tests.fuzz_protocol import ARRAYS
 from umbel.tests.fuzzing import LINE, Parser
@@ -39,6 +42,17 @@ if TYPE_CHECKING:
     from umbel.strategies.trainer import Settings, TrainResult
 
 LIMIT = 1 << 20
+
+
+class _Points(Task):
+    """A task with the metrics of any."""
+
+    def model(self) -> MLP:
+        """Return a small network."""
+        return MLP(2, 2, 2)
+
+
+TASK = _Points()
 RESERVED = pipe.MAX_HEADER + 2 * LIMIT
 """What a child may announce is reserved before it comes."""
 
@@ -74,6 +88,21 @@ def _sent(fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> byte
 def _piped(data: bytes) -> str:
     fields, arrays = _received(data)
     return json.dumps([fields, {name: array.tobytes().hex() for name, array in arrays.items()}])
+
+
+ANSWERS = (
+    {"examples": 359},
+    {"examples": None},
+    {"sums": [{"examples": 512, "loss": 1.5, "correct": 500}, {"examples": 9, "loss": 0.5}]},
+    {"sums": [{"examples": 7, "loss": 0.25, "correct": 3}]},
+    {"raised": "ValueError: no digit 7"},
+)
+
+
+def _tested(data: bytes) -> dict[str, float] | None:
+    """What an evaluator says of a task's test, and the means that the server makes of it."""
+    sums = heard(data).sums
+    return TaskTrainer(TASK).tested(sums) if sums else None
 
 
 RESULT = {"weight": 7, "metrics": {"eval.loss": 0.5}}
@@ -243,6 +272,11 @@ CLIENTS = (
         make=lambda: [answer[16:] for answer in _some_answers()],
         echo=LINE,  # a task's own words about its failure, which stay on the device
         seal=lambda text: b"UMBP" + len(text).to_bytes(4, "little") + bytes(8) + text,
+    ),
+    Parser(
+        name="evaluator_process.heard", form="json", errors=(Refused,), parse=_tested,
+        echo=LINE,  # a task's own words about its failure, in the server's own log
+        make=lambda: [json.dumps(answer).encode() for answer in ANSWERS],
     ),
     Parser(
         name="flower_client_app._read", form="cells", errors=(SettingsError,), parse=_invited,

@@ -165,8 +165,8 @@ def test_a_task_is_learned_as_the_simulator_learns_it(
     for name, array in linked.model.items():  # rounding is random on a device
         np.testing.assert_allclose(result.model[name], array, atol=1e-5)
         np.testing.assert_array_equal(result.arrays[name].numpy(), result.model[name])
-    tests = [r.metrics["test.accuracy"] for r in result.records[:3]]
-    assert tests == [r.metrics["test.accuracy"] for r in linked.records[:3]]
+    here, there = (r.records[2].metrics["test.accuracy"] for r in (result, linked))
+    assert here == there  # the last one; models in between may have been passed over
     assert result.path == home / "runs" / result.run
     assert result.run.startswith("small-")
 

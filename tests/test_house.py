@@ -29,7 +29,7 @@ GENERATED = {"protocol/messages_pb2.py"}
 # Folders of a part that hold no modules.
 DATA_FOLDERS = {"simulation/templates", "benchmarks/results"}
 # The boundary that calls user code: the only files that may catch everything.
-BOUNDARIES = {"clients/worker.py", "clients/child.py"}
+BOUNDARIES = {"clients/worker.py", "clients/child.py", "server/evaluator.py"}
 FRAMEWORKS = {
     **{"torch": "torch_", "flwr": "flower_", "grpc": "grpc_"},
     **{"numba": "numba_", "llvmlite": "numba_", "triton": "triton_"},

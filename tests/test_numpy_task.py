@@ -146,6 +146,15 @@ def test_what_does_not_fit_is_named(loss: str, model: object, says: str) -> None
         NumpyEngine(task, model)
 
 
+def test_a_part_is_no_copy() -> None:
+    data = np.arange(12.0).reshape(6, 2), np.arange(6)
+    inputs, targets = NumpyEngine(Task(), MLP(2, 2)).part(data, range(2, 5))
+    assert inputs.tolist() == [[4, 5], [6, 7], [8, 9]]
+    assert targets.tolist() == [2, 3, 4]
+    assert np.shares_memory(inputs, data[0])
+    assert np.shares_memory(targets, data[1])
+
+
 def test_targets_must_match_the_inputs() -> None:
     with pytest.raises(SettingsError, match="expected 3 targets, got 2"):
         NumpyEngine(Task(), MLP(2, 2)).count((np.zeros((3, 2)), np.zeros(2)))

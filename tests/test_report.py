@@ -166,6 +166,52 @@ def test_on_a_terminal_the_running_round_is_rewritten(terminal: tuple[TextIO, in
     ]
 
 
+TESTED = {"train.loss": 0.5, "eval.accuracy": 0.25, "test.loss": 0.125, "test.accuracy": 0.75}
+
+
+def test_a_test_that_comes_after_its_round_has_a_line_of_its_own() -> None:
+    out = io.StringIO()
+    with report.Live(10, out, tests=True) as live:
+        live(record(metrics={"train.loss": 0.5, "eval.accuracy": 0.25}))  # the clients', of before
+        live.tested(record(metrics=TESTED))
+        live(record(round=3, metrics=TESTED))
+    assert out.getvalue().splitlines() == [
+        "round  2/10  4 of 5 clients  loss 0.5000  12.3 kB up",
+        "round  2/10  tested  accuracy 0.7500  loss 0.1250",
+        "round  3/10  4 of 5 clients  loss 0.5000  accuracy 0.7500  12.3 kB up",
+    ]
+
+
+def test_on_a_terminal_a_test_stands_behind_the_line_that_is_rewritten(
+    terminal: tuple[TextIO, int],
+) -> None:
+    out, _ = terminal
+    with report.Live(3, out, tests=True) as live:
+        live(record(round=1, metrics={}))
+        live.tested(record(round=1, metrics={"test.accuracy": 0.75}))
+        live(record(round=3, metrics={}))
+        live.tested(record(round=3, metrics={"test.accuracy": 0.875}))
+    first = "round 1/3  4 of 5 clients  12.3 kB up  ETA 0 s"
+    assert seen(terminal).split("\r\x1b[2K") == [
+        "",
+        first,
+        (first + "  tested: round 1  accuracy 0.7500")[:79],
+        first.replace("1/3", "3/3") + "\n",
+        "round 3/3  tested  accuracy 0.8750\n",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("why", "line"),
+    [
+        ("raised", "round 7: the server's test raised; the ServerApp's log says more"),
+        ("no test data", "the server has no test data"),
+    ],
+)
+def test_a_model_that_could_not_be_tested(why: str, line: str) -> None:
+    assert report.untested(7, why) == line
+
+
 def test_later_phases_show_themselves(terminal: tuple[TextIO, int]) -> None:
     out, _ = terminal
     with report.Live(3, out) as live:
@@ -210,6 +256,7 @@ def test_the_summary(tmp_path: Path) -> None:
     model = tmp_path / "rounds" / "000002" / "00000-of-00001.safetensors"
     model.parent.mkdir(parents=True)
     model.touch()
+    model.with_name("state.safetensors").touch()  # a server step's moments
     (tmp_path / "rounds" / "000001").mkdir()
     (tmp_path / "rounds" / "000001" / model.name).touch()
     assert report.summary(result(tmp_path)) == "\n".join(
@@ -248,6 +295,15 @@ def test_whose_examples_an_accuracy_is_about(
     said = [line for line in lines if line.startswith("accuracy: ")]
     assert len(said) == bool(legend)
     assert all(legend in line for line in said)
+
+
+def test_models_that_were_not_tested_have_no_accuracy_of_another_kind(tmp_path: Path) -> None:
+    clients = {"train.loss": 0.5, "eval.accuracy": 0.8}
+    records = (record(round=1, metrics=clients), record(metrics={**clients, "test.accuracy": 0.9}))
+    lines = report.summary(result(tmp_path, records=records)).splitlines()
+    assert [line[17:35] for line in lines[1:3]] == ["0.5000            ", "0.5000    0.9000  "]
+    assert "accuracy: 1 of 2 models were not tested by the server" in lines
+    assert "test accuracy: 0.9000" in lines
 
 
 def test_a_run_without_a_finished_round_has_no_table(tmp_path: Path) -> None:

@@ -43,6 +43,18 @@ def test_a_run_in_order(tmp_path: Path) -> None:
     assert (found.wrong, found.lost, found.passed) == ((), (), ())
 
 
+def test_a_test_of_a_model_that_its_round_has_not_is_named(tmp_path: Path) -> None:
+    made(tmp_path, 5)
+    with RunDirectory.resume(tmp_path, RUN) as run:
+        run.ledger.event("tested", round=2, attempt=0, code=digest(2))  # pruned since
+        run.ledger.event("tested", round=5, attempt=0, code=digest(5))
+    assert wrong(tmp_path) == ()
+    with RunDirectory.resume(tmp_path, RUN) as run:
+        run.ledger.event("tested", round=5, attempt=0, code=digest(4))
+    (line,) = wrong(tmp_path)
+    assert f"expected round 5 with the tested model {digest(4)}" in line
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_round_is_named(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     folder = made(tmp_path) / "rounds" / "000003"

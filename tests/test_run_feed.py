@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,3 +77,54 @@ def test_who_is_waited_for_is_told_once_by_phase(tmp_path: Path) -> None:
         run.ledger.commit_round(_record(1))
         assert [record.round for record in feed.poll()] == [1]
         assert feed.waiting == [(2, "voting", ["bb"])]
+
+
+def _tested(run: RunDirectory, number: int, accuracy: float) -> None:
+    detail = {"test.accuracy": accuracy}
+    run.ledger.event("tested", round=number, attempt=0, code="ab", detail=detail)
+
+
+def test_a_test_that_comes_later_shows_its_record_again(tmp_path: Path) -> None:
+    with _create(tmp_path, "mine", "42") as run, RunFeed(tmp_path, 42) as feed:
+        for n in (1, 2, 3):
+            run.ledger.commit_round(replace(_record(n), model="ab"))
+        _tested(run, 3, 0.75)
+        assert [dict(r.metrics) for r in feed.poll()] == [{}, {}, {"test.accuracy": 0.75}]
+        assert feed.tested == []
+        _tested(run, 1, 0.5)
+        run.ledger.event("not tested", round=2, attempt=0, code="raised")
+        assert feed.poll() == []
+        assert [(r.round, dict(r.metrics)) for r in feed.tested] == [(1, {"test.accuracy": 0.5})]
+        assert feed.untested == [(2, "raised")]
+        assert [len(r.metrics) for r in feed.records] == [1, 0, 1]
+        feed.poll()
+        assert (feed.tested, feed.untested) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("tests", "event", "over"),
+    [
+        (False, None, True),
+        (True, None, False),
+        (True, ("tested", 1, "ab"), False),
+        (True, ("tested", 2, "ab"), True),
+        (True, ("not tested", 2, "died"), True),
+        (True, ("not tested", 1, "no test data"), True),
+    ],
+)
+def test_a_run_is_over_when_its_last_model_was_tested(
+    tmp_path: Path, tests: bool, event: tuple[str, int, str] | None, over: bool
+) -> None:
+    with RunDirectory.create(tmp_path, "mine") as run:
+        run.ledger.create_run("mine", "now", {"flower-run": "42", "server-test": tests}, "off")
+        with RunFeed.of(tmp_path, "mine") as feed:
+            assert not feed.over
+            for record in (_record(1), _record(2), replace(_record(2), phase="evaluate")):
+                assert not feed.over
+                run.ledger.commit_round(record)
+                feed.poll()
+            if event is not None:
+                kind, number, code = event
+                run.ledger.event(kind, round=number, attempt=0, code=code)
+                feed.poll()
+            assert feed.over is over

@@ -131,6 +131,24 @@ def test_show_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert about["ledger"]["rows"] == 6
 
 
+def test_a_test_is_shown_with_its_round_and_exported_with_its_model(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with RunDirectory.resume(home, "digits-1") as run:
+        detail = {"test.accuracy": 0.875, "test.loss": float("nan")}
+        run.ledger.event("tested", round=1, attempt=0, code=_digest(1), detail=detail)
+    lines = output(capsys, "show", "digits-1").splitlines()
+    assert lines[4].endswith("B down accuracy=0.9123 test.accuracy=0.875 test.loss=not finite")
+    assert "test." not in lines[6]
+    assert lines[-1] == f"event 1.0 tested {_digest(1)} test.accuracy=0.875 test.loss=nan"
+    path = str(tmp_path / "m.st")
+    said = output(capsys, "export", "digits-1", "--round", "1", "-o", path)
+    assert said.endswith(f"digest {_digest(1)}, test.accuracy 0.8750\n")
+    answer = output(capsys, "export", "digits-1", "--round", "1", "-o", path, "--format", "json")
+    assert json.loads(answer)["test.accuracy"] == 0.875
+    assert "test." not in output(capsys, "export", "digits-1", "-o", path)
+
+
 def test_show_refuses_a_changed_record(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(sqlite3.connect(home / "runs/digits-1/ledger.sqlite")) as db:
         db.executescript("UPDATE round SET survivors = roster")

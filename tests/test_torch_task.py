@@ -172,6 +172,16 @@ def test_a_dataset_and_its_tensors_train_alike() -> None:
     assert all(first[name].tobytes() == second[name].tobytes() for name in first)
 
 
+def test_a_part_is_no_copy_of_tensors_and_a_subset_of_a_dataset() -> None:
+    engine, (inputs, labels) = TorchEngine(Small(), Small().model()), _data()
+    first, second = engine.part((inputs, labels), range(100, 117))
+    assert first.data_ptr() == inputs[100].data_ptr()
+    assert second.data_ptr() == labels[100].data_ptr()
+    part = engine.part(Rows(), range(100, 117))
+    assert engine.count(part) == engine.count((first, second)) == 17
+    assert torch.equal(torch.stack([part[row][0] for row in range(17)]), inputs[100:117])
+
+
 def test_a_loss_of_the_tasks_own() -> None:
     class Absolute(Small):
         @staticmethod

@@ -22,7 +22,7 @@ from umbel.server.run_directory import RunDirectory, list_runs
 from umbel.simulation.flower_control import Control
 from umbel.simulation.processes import read_state
 from umbel.simulation.programs import command_path, direct
-from umbel.simulation.run_feed import RunFeed, is_over
+from umbel.simulation.run_feed import RunFeed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -188,7 +188,7 @@ def _rounds(feed: RunFeed) -> int:
 
 def _is_over(feed: RunFeed) -> bool:
     feed.poll()
-    return is_over(feed.records)
+    return feed.over
 
 
 def test_runs_on_a_kept_federation(home: Path, tmp_path: Path) -> None:
