@@ -2,6 +2,8 @@
 
     stream/plain   gRPC without TLS, frames checked and hashed; peer: Flower's HTTP push without TLS
     stream/tls     as in service, with mutual TLS; peer: Flower's push with TLS
+    publish        seconds from a round's last frame to the next model in force, digest and all
+    publish/fedadam, publish/ranks=2    the same with another rule, and by two processes
 
 Sender and receiver are two processes of this machine. The limit is the same bytes over one plain
 TCP or TLS connection into memory that is there. How each is measured: docs/benchmarks.md.
@@ -10,6 +12,7 @@ TCP or TLS connection into memory that is there. How each is measured: docs/benc
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import statistics
 import sys
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from . import flower_ingest, grpc_ingest, tcp_ingest
+from . import flower_ingest, grpc_ingest, ingest_publish, tcp_ingest
 from .ingest_process import certificates, other
 from .record import Measurement, interleave
 from ..protocol.errors import SettingsError
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 WAYS = ("plain", "tls")
 _HASHED = 64
-_NEED = {"mib": 1, "runs": 1}
+_NEED = {"mib": 1, "params": 1000, "runs": 1}
 
 
 class End(Protocol):
@@ -46,13 +49,19 @@ class End(Protocol):
 
 def run(
     mib: Annotated[int, typer.Option(help="MiB of an update; Flower cuts it into 5.")] = 80,
+    params: Annotated[int, typer.Option(help="Parameters of a published model.")] = 10_000_000,
     runs: Annotated[int, typer.Option(help="Interleaved runs; a figure needs five.")] = 9,
 ) -> Iterator[Measurement]:
     """Yield every case; the sizes are checked before anything is measured."""
-    for name, value in {"mib": mib, "runs": runs}.items():
+    for name, value in {"mib": mib, "params": params, "runs": runs}.items():
         if value < _NEED[name]:
             raise SettingsError(f"--{name}", f"{_NEED[name]} or more", value)
-    payload = os.urandom(mib * MIB)
+    yield from _streams(os.urandom(mib * MIB), runs)
+    yield from _published(params, runs)
+
+
+def _streams(payload: bytes, runs: int) -> Iterator[Measurement]:
+    """Race the three ways of a payload, with TLS and without."""
     _say(f"SHA-256, which Umbel's figure has in it, is {_hash_rate(payload):.2f} GB/s here")
     with ExitStack() as stack:
         ends = _ends(stack, payload)
@@ -70,6 +79,25 @@ def run(
             peer_name=f"{flower_ingest.NAME}, {way}",
             limit=statistics.median(rates[f"raw/{way}"]),
             limit_name=f"one connection, recv_into, {way}",
+        )
+
+
+def _published(params: int, runs: int) -> Iterator[Measurement]:
+    """Race the worlds at the end of a round."""
+    played, torch = ingest_publish.Round(params), importlib.util.find_spec("torch")
+    cases = [case for case in ingest_publish.CASES if torch or not case.ranks]
+    with ExitStack() as stack:
+        calls = {case.name: played.ends(stack, case) for case in cases}
+        found = interleave({**calls, "digest": played.digest_seconds}, runs)
+    for case in ingest_publish.CASES:
+        yield Measurement(
+            bench="ingest",
+            case=case.name,
+            unit="s",
+            samples=found.get(case.name, ()),
+            absent=None if case in cases else "ranks need torch; `pip install umbel[torch]`",
+            limit=statistics.median(found["digest"]),
+            limit_name="the model's SHA-256 tree on one core",
         )
 
 
