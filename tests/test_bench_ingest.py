@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from typing import Any
 
 import pytest
 
-from umbel.benchmarks import ingest, tcp_ingest
+from umbel.benchmarks import ingest, ingest_publish, tcp_ingest
 from umbel.benchmarks.ingest_process import certificates, other
 from umbel.protocol.errors import SettingsError, VoidRound
+from umbel.strategies.server_rules import FedAvg
 
 
 def test_a_small_run_has_both_ways_with_peer_and_limit() -> None:
-    lines = [m.line() for m in ingest.run(mib=1, runs=1)]
-    assert [line["case"] for line in lines] == ["stream/plain", "stream/tls"]
-    assert all(line["unit"] == "GB/s" and line["ratio"] and line["of_limit"] for line in lines)
+    lines = [m.line() for m in ingest.run(mib=1, params=20_000, runs=1)]
+    ways, ends = lines[:2], lines[2:]
+    assert [line["case"] for line in ways] == ["stream/plain", "stream/tls"]
+    assert all(line["unit"] == "GB/s" and line["ratio"] and line["of_limit"] for line in ways)
+    assert [line["case"] for line in ends] == [case.name for case in ingest_publish.CASES]
+    assert all(line["unit"] == "s" and line["of_limit"] for line in ends)
 
 
-@pytest.mark.parametrize("option", ["mib", "runs"])
+def test_without_torch_no_ranks_publish(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    found = {m.case: m.absent for m in ingest._published(1000, 1)}
+    assert "umbel[torch]" in str(found.pop("publish/ranks=2"))
+    assert set(found.values()) == {None}
+
+
+def test_a_model_that_is_not_the_mean_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FedAvg, "move", lambda *_: None)
+    with pytest.raises(VoidRound, match="not the mean"):
+        list(ingest._published(1000, 1))
+
+
+@pytest.mark.parametrize("option", ["mib", "params", "runs"])
 def test_sizes_are_checked_first(option: str) -> None:
     numbers: dict[str, Any] = {option: 0}
     with pytest.raises(SettingsError, match=f"--{option}"):

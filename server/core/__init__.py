@@ -2,7 +2,7 @@
 
 In service  worlds.py says what every world can do. world.py is the one of one process, numpy, and
             serves every run unless `umbel core up --ranks` says otherwise. run_model.py is a run's
-            model beside its sums.
+            model beside its sums, pages.py the memory of both.
 Robust      kept.py keeps the messages of a plain round for a robust rule, rows.py is the rule's
             aggregate over them, room.py what memory is left for that.
 Ranks       ranked_world.py is the world of several processes. segments.py is memory that they

@@ -138,6 +138,7 @@ class RankedSum:
         self._ring, self._pair = ring, pair
         self._free = list(range(about.slots))
         self._filling: dict[str, int] = {}
+        self._used: set[int] = set()
         self._full: list[int] = []
         self._folding: list[int] = []
         self._folded: dict[str, None] = {}
@@ -176,6 +177,7 @@ class RankedSum:
                 if not self._free:
                     return None
                 self._filling[node] = self._free.pop()
+                self._used.add(self._filling[node])
             return self.about.slot(self._ring, self._filling[node])
 
     def fold(self, node: str) -> None:
@@ -326,7 +328,8 @@ class RankedSum:
     def _wipe(self) -> None:
         if not self._wiped:
             self._wiped = True
-            _zero(self._ring.view)
+            for place in self._used:
+                _zero(self.about.slot(self._ring, place))
             _zero(self.about.accumulator(self._pair, self._batch + 1))
 
     def _give_back(self) -> None:

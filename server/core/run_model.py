@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from .pages import zeros
 from ..moment_file import read_moments
 from ...protocol.errors import RoundFailed
 from ...protocol.manifest import ALIGN
@@ -55,7 +56,7 @@ class Own:
 
     def __init__(self, nbytes: int, _kind: str) -> None:
         """Take zeros."""
-        self.view = memoryview(bytearray(nbytes))
+        self.view = zeros(nbytes)
 
     def close(self) -> None:
         """Let it go when the last view of it goes."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from .kept import Kept, Lease, Pool, Streamed
+from .pages import zeros
 from .run_model import Own
 from .unmask import unmask
 from .. import stepping
@@ -93,7 +94,7 @@ class World:
         return idle.pop() if idle else bytearray(size)
 
     def _slots(self, size: int) -> list[Slot]:
-        return [bytearray(size) for _ in range(self.slots)]
+        return [zeros(size) for _ in range(self.slots)]
 
     def take_back(self, total: bytearray) -> None:
         """Keep the accumulator of a closed sum for the next of its size.
@@ -121,7 +122,8 @@ class Sum:
         self._world = world
         self._split = split
         self._total = total
-        self._free = slots
+        self._fresh = slots
+        self._free: list[Slot] = []
         self._store = store
         self._filling: dict[str, Slot] = {}
         self._folded: dict[str, None] = {}
@@ -144,9 +146,9 @@ class Sum:
         """
         self._refuse_late(node)
         if node not in self._filling:
-            if not self._free:
+            if not (slots := self._free or self._fresh):  # one that was used before a new one
                 return None
-            self._filling[node] = self._free.pop()
+            self._filling[node] = slots.pop()
         return memoryview(self._filling[node])
 
     def fold(self, node: str) -> None:
@@ -264,6 +266,7 @@ class Sum:
         for slot in self._free:
             np.frombuffer(slot, np.uint8)[:] = 0
         self._free.clear()
+        self._fresh.clear()
 
     def _sections(self) -> tuple[tuple[str, int, int], tuple[str, int, int]]:
         """Return dtype, first word and end word of the two sections."""
