@@ -10,9 +10,13 @@ Training   trainer.py is one client's work, the same for all, testing.py the spl
 Averaging  fedavg.py is the running mean of updates, torch_fedavg.py over one flat vector.
            server_rules.py is what a mean does to a model: FedAvg, FedAdam and the others as pure
            values, one_pass.py picks the compiled kernels of numba_steps.py for them, by way of
-           compiled.py, server_step.py is a whole model moved by one. flower_fedavg.py and
-           flower_fedopt.py are Flower's strategies of these names (arguments:
+           compiled.py, server_step.py is a whole model moved by one.
+Flower     flower_fedavg.py and flower_fedopt.py are Flower's strategies of these names (arguments:
            flower_arguments.py); flower_rules.py is the rule that an object of Flower's means.
+           flower_streaming.py is the Grid under their rounds: what flower_replies.py makes of
+           replies as they come, over the private names of flower_objects.py. object_tree.py reads
+           Flower's objects, npy.py the head of an array in one, and landing.py has the slots that
+           their bytes go to and the sum of these.
 Robustness selection_network.py picks ranks without a sort, for the rules a coordinate at a time;
            gram.py has the rules that look at distances, from inner products alone.
            numpy_tiles.py are the kernels over the clients' rows, numba_tiles.py their compiled

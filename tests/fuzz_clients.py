@@ -1,7 +1,7 @@
 """What reaches a device beside the gateway, and what devices answer over Flower.
 
 The pipe of the child that runs user code, the invitation in a Flower message, the bundle; and on
-the server the answer to an invitation and the arrays of an ordinary Flower reply.
+the server the answer to an invitation.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from umbel.clients import pipe
@@ -22,10 +22,9 @@ from umbel.clients.flower_launcher import APP, Guard
 from umbel.clients.policy import Policy
 from umbel.clients.update import Update
 from umbel.protocol.entropy import os_entropy
-from umbel.protocol.errors import BadUpdate, Malformed, PeerError, Refused, SettingsError
+from umbel.protocol.errors import Malformed, PeerError, Refused, SettingsError
 from umbel.server.evaluator_process import heard
 from umbel.server.flower_invitations import _said
-from umbel.strategies.flower_fedavg import _arrays
 from umbel.strategies.numpy_models import MLP
 from umbel.strategies.task import Site, Task
 from umbel.strategies.trainer import TaskTrainer
@@ -185,47 +184,6 @@ def _replied(data: bytes) -> str:
     return said
 
 
-# ---- arrays of Flower's own messages -------------------------------------------------------
-
-MODEL = {"w": ARRAYS["w"]}
-
-
-def _flower(model: Mapping[str, NDArray[Any]] | None, data: bytes) -> bytes:
-    record = ArrayRecord({"w": Array("float32", (3, 5), "numpy.ndarray", data)})
-    return _arrays("node 1", record, model)["w"].tobytes()
-
-
-def _headers() -> list[bytes]:
-    shapes = ("(3, 5)", "(15,)", "(0, 10)", "()")
-    return [
-        f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
-        for kind in ("<f4", "<f8", "|b1")
-        for shape in shapes
-    ] + list(_CRAFTED)
-
-
-_CRAFTED = (
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': (0, 1" + b"0" * 30 + b"), }",
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': (3L, 5L), }",
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': (-3, -5), }",
-    b"{'descr': '|O', 'fortran_order': False, 'shape': (0,), }",
-    b"{'descr': '|S0', 'fortran_order': False, 'shape': (9,), }",
-    b"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (15,), }",
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': (True, 15), }",
-    b"(" * 9000,
-    b"(" * 90,
-    b"'''",
-    b"{'descr': 7, 'fortran_order': False, 'shape': (3, 5), }",
-    b"\\\n\\",
-)
-
-
-def _npy(header: bytes) -> bytes:
-    """Return .npy bytes with this header, and the 60 bytes of the model's array."""
-    length = len(header).to_bytes(2, "little") if len(header) < 65536 else b"\xff\xff"
-    return b"\x93NUMPY\x01\x00" + length + header + ARRAYS["w"].astype("<f4").tobytes()
-
-
 # ---- the bundle ----------------------------------------------------------------------------
 
 BUNDLE = b"PK\x05\x06" + bytes(18)
@@ -285,14 +243,6 @@ CLIENTS = (
     Parser(
         name="flower_invitations._said", form="cells", errors=(), parse=_replied,
         make=lambda: [json.dumps(REPLY).encode()],
-    ),
-    Parser(
-        name="flower_fedavg._arrays", form="lines", errors=(BadUpdate,), seal=_npy, make=_headers,
-        parse=lambda data: _flower(MODEL, data),
-    ),
-    Parser(
-        name="flower_fedavg._arrays, first", form="lines", errors=(BadUpdate,), seal=_npy,
-        make=_headers, parse=lambda data: _flower(None, data),
     ),
     Parser(
         name="flower_launcher.Guard.admit", errors=(Refused,), make=lambda: [BUNDLE],

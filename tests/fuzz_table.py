@@ -10,11 +10,12 @@ from __future__ import annotations
 from umbel.tests.fuzz_clients import CLIENTS
 from umbel.tests.fuzz_core import CORE
 from umbel.tests.fuzz_files import FILES
+from umbel.tests.fuzz_flower import FLOWER
 from umbel.tests.fuzz_protocol import PROTOCOL
 from umbel.tests.fuzz_roles import ROLES
 from umbel.tests.fuzz_runs import RUNS
 
-PARSERS = (*PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *ROLES)
+PARSERS = (*PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *FLOWER, *ROLES)
 
 CALLS = (
     *("json.load", "json.loads", "read_json", "tomllib.load", "tomllib.loads", "read_toml"),
@@ -36,6 +37,7 @@ READERS: dict[str, str] = {
     "protocol/wire.py": "wire.parse_to_server; wire.parse_to_client; wire.parse_up; "
     "wire.parse_down; wire.parse_fetch",
     "strategies/app.py": "app.read_tables, run_config.tables",
+    "strategies/object_tree.py": "object_tree; object_tree, bodies",
     "clients/clock.py": "clock.issued",
     "clients/device_files.py": "device_files.read; device_files.tls, certificate; "
     "device_files.tls, key; device_files.identity, certificate; device_files.identity, key",

@@ -223,7 +223,7 @@ BOMB = {"descr": "<f4", "fortran_order": False, "shape": (1 << 40,)}
         (FINE, float("nan"), "num-examples: expected a number above 0"),
         (FINE, float("inf"), "num-examples: expected a number above 0"),
         (FINE, 1e300, "num-examples: expected a number above 0"),
-        (one_array(_npy(BOMB, b"1234")), 6, "expected a numpy array, got float32 (1099511627776,)"),
+        (one_array(_npy(BOMB, b"1234")), 6, "float32 (4, 3), got float32 (1099511627776,)"),
         (one_array(Array("float32", (3,), "numpy.ndarray", b"junk")), 6, "expected a numpy array"),
         (one_array(Array("float32", (3,), "pickle", b"junk")), 6, "serialisation 'pickle'"),
         *((one_array(_raw(text)), 6, "expected a numpy array, got no header") for text in (
