@@ -94,16 +94,14 @@ def up(
 def _world(
     ranks: int, slots: int | None, folder: Path, lines: Lines
 ) -> Iterator[World | RankedWorld]:
-    """Make the world that is asked for, and end its ranks at the end."""
-    shelf = Shelf(folder, lines.say)
-    if not ranks:
-        yield World(slots or SLOTS, shelf.create)
-        return
-    world = RankedWorld(ranks, slots or RANKED_SLOTS, shelf, lines.say, freed=lambda: None)
-    try:
-        yield world
-    finally:
-        world.close()
+    """Make the world that is asked for; at the end its ranks end, and its memory has no name."""
+    with contextlib.closing(Shelf(folder, lines.say)) as shelf:
+        if not ranks:
+            yield World(slots or SLOTS, shelf.create)
+            return
+        made = RankedWorld(ranks, slots or RANKED_SLOTS, shelf, lines.say, freed=lambda: None)
+        with contextlib.closing(made) as world:
+            yield world
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from umbel.cli import main
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.certificates import Authority
+from umbel.server import core_cli
 from umbel.server.core import supervisor
+from umbel.server.core_log import Lines
 from umbel.tests.wire_federation import METHOD, RUN, Machine, der, key_pem, pem, refused
 
 if TYPE_CHECKING:
@@ -117,6 +119,15 @@ def test_it_says_where_it_listens_in_a_line_and_in_a_file(
     with socket.socket(socket.AF_UNIX) as app:
         app.connect(str(made.path / "core.sock"))
     assert not list(made.path.glob("*.part"))
+
+
+def test_a_models_memory_ends_with_the_service(tmp_path: Path) -> None:
+    lines = Lines(lambda _line: None, time.monotonic)
+    with core_cli._world(0, None, tmp_path, lines) as world:
+        model = world.make(4096, "model")
+        assert model.path is not None
+        assert model.path.exists()
+    assert not model.path.exists()
 
 
 def test_ranks_without_torch_are_refused_at_once(

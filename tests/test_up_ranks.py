@@ -36,7 +36,7 @@ def test_rounds_go_on_whichever_rank_is_killed() -> None:
         home = Path(folder) / "home"
         command = [sys.executable, "-m", "umbel", "up", str(DIGITS), "--edge", "3", "--gpu", "0"]
         up = subprocess.Popen(
-            [*command, "--ranks", "2", "--rounds", str(ROUNDS)],
+            [*command, "--ranks", "2", "--rounds", str(ROUNDS), "-c", "strategy=fedadam"],
             env=os.environ | {"UMBEL_HOME": str(home)}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
