@@ -9,7 +9,7 @@
 #   make brute          every loss at every boundary, up to 12 members; ranks killed at any moment (minutes)
 #   make acceptance     real federations: processes killed at every moment, strangers, endings (minutes)
 #   make soak           1,000 rounds among 20 clients with faults, every parser fuzzed (an hour)
-#   make chaos          servers killed at every moment of a round, and of `umbel up` (minutes)
+#   make chaos          servers killed at every moment of a round; each of `umbel up`, front too (minutes)
 #   make bench          the benchmarks as JSON       make clean    remove what these made
 #
 # PYTHON=/path/to/python3.12 chooses the interpreter; ARGS="tests/test_house.py -x" goes to pytest.

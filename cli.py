@@ -45,6 +45,7 @@ PARTS = {
     "down": Part("simulation.down_cli", "End the federation that `umbel up` left running."),
     "simulate": Part("simulation.cli", "Run an app's whole federation in one process."),
     "core": Part("server.core_cli", "Run the core service: gateway and aggregation core."),
+    "server": Part("server.front_cli", "Run the front: the HTTPS port before the SuperLink."),
     "runs": Part("simulation.resume_cli", "List, show, check, export, resume the runs kept here."),
     "new": Part("simulation.new", "Start an app from a template; needs no network."),
     "bench": Part("benchmarks.cli", "Measure this machine, the peer and the limit."),

@@ -1,4 +1,7 @@
-"""What a server of ours does before it listens, and how it is told to stop."""
+"""What a server of ours does before it listens, and how it is told to stop.
+
+For the commands `umbel core up` (core_cli.py) and `umbel server front` (front_cli.py).
+"""
 
 from __future__ import annotations
 

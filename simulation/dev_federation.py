@@ -3,6 +3,7 @@
     FOLDER/                             0700
         ca.pem ca.key                   development CA
         gateway.pem gateway.key         TLS leaf of the gateway         localhost, 127.0.0.1, ::1
+        front.pem front.key             TLS leaf of the front           the same names
         superlink.pem superlink.key     TLS leaf of Flower's SuperLink  the same names
         nodes.json                      registry: who is enrolled, with keys and fingerprints
         nodes/NAME/                     one device's directory (clients/device_files.py)
@@ -113,7 +114,7 @@ def prepare(folder: Path, name: str, clients: Sequence[Client], now: datetime) -
         for part in (folder, folder / "nodes", folder / "tickets"):
             part.mkdir(mode=0o700, parents=True, exist_ok=True)
         authority = _authority(folder, name, now)
-        for server in ("gateway", "superlink"):
+        for server in ("gateway", "front", "superlink"):
             _server(authority, folder, server, now)
         nodes = tuple(_node(authority, folder, client, now) for client in clients)
         registry = json.dumps([asdict(node) for node in nodes], indent=1)
@@ -142,7 +143,7 @@ def write_devices(
         federation: Made by `prepare` for the same clients.
         clients: In the order of its nodes.
         gateway: `host:port` that devices dial.
-        superlink: `host:port` of Flower's SuperLink.
+        superlink: `host:port` at which devices reach Flower's SuperLink: the front's.
         app: SHA-256 of the one bundle that may run.
         secure: Whether a plain run is refused.
         rounds: How many rounds the run needs in a day.

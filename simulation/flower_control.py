@@ -93,12 +93,7 @@ class Control:
 
     def healthy(self) -> bool:
         """Tell whether the SuperLink answers."""
-        context = ssl.create_default_context(cafile=self._ca)
-        try:
-            answer = httpx.get(f"https://{self._address}/health", verify=context, timeout=5.0)
-        except httpx.TransportError:
-            return False
-        return answer.is_success
+        return answers(self._address, self._ca, "/health")
 
     def register(self, public_key: bytes, name: str) -> int:
         """Register a SuperNode's public key (PEM) and return Flower's id of it."""
@@ -177,6 +172,22 @@ class Control:
                 f"SuperLink {self._address}", "an answer", str(error) or type(error).__name__,
                 "see its log; `umbel up` starts another",
             ) from error  # fmt: skip
+
+
+def answers(address: str, ca: Path, page: str) -> bool:
+    """Tell whether the server on `address` (`host:port`) says on a page that all is well.
+
+    Args:
+        address: Where it listens.
+        ca: The root that its certificate chains to.
+        page: The page's path.
+    """
+    context = ssl.create_default_context(cafile=ca)
+    try:
+        answer = httpx.get(f"https://{address}{page}", verify=context, timeout=5.0)
+    except httpx.TransportError:
+        return False
+    return answer.is_success
 
 
 def build_bundle(app: Path) -> bytes:

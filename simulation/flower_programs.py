@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from .dev_federation import Client
     from .flower_up import Wanted
 
-CORE, SUPERLINK, SUPEREXEC = "core", "superlink", "superexec"
-SERVERS = (CORE, SUPERLINK, SUPEREXEC)
+CORE, FRONT, SUPERLINK, SUPEREXEC = "core", "front", "superlink", "superexec"
+SERVERS = (CORE, FRONT, SUPERLINK, SUPEREXEC)
 GPUS = "umbel-gpus"
 """Key of a SuperNode's own configuration: processes that train by torch, 0 for none."""
 QUIET = {
@@ -72,6 +72,14 @@ def superlink(wanted: Wanted, address: str) -> Program:
     return _server(SUPERLINK, command, env, 2)
 
 
+def front(wanted: Wanted, address: str, superlink: str) -> Program:
+    """Return the front on `address`, host:port, before the SuperLink on `superlink`."""
+    host, _, port = address.rpartition(":")
+    command = [sys.executable, "-m", "umbel", "server", "front", "--superlink", superlink]
+    command += ["--federation", str(wanted.folder), "--host", host, "--port", port]
+    return _server(FRONT, command, _own(wanted), 1)
+
+
 def superexec(wanted: Wanted, address: str, run: str) -> Program:
     """Return what starts the ServerApps of the SuperLink on `address`, host:port.
 
@@ -108,12 +116,12 @@ def started(wanted: Wanted) -> dict[str, object]:
 
 
 def supernode(wanted: Wanted, client: Client, address: str, device: Path) -> Program:
-    """Return a client's SuperNode, which dials the SuperLink on `address`.
+    """Return a client's SuperNode, which dials the front on `address`.
 
     Args:
         wanted: What is brought up.
         client: One of its clients.
-        address: `host:port` of the SuperLink.
+        address: `host:port` of the front.
         device: The client's own directory.
     """
     clients = wanted.clients

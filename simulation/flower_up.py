@@ -1,12 +1,13 @@
 """A whole Flower federation on this machine: what `umbel up` starts, in which order, and how.
 
-    core service ─┬─ both answer ─► nodes registered ─► SuperNodes ─► all online ─► run submitted
+    core service ─┬─ all answer ─► nodes registered ─► SuperNodes ─► all online ─► run submitted
     SuperLink  ───┤                                  (an app of ours is submitted before the nodes:
-    SuperExec  ───┘                                   its ServerApp starts beside them)
+    front, SuperExec                                  its ServerApp starts beside them)
 
 TLS and node authentication are on, everything listens on the loopback interface, every port is
-free when it is taken. Nothing sleeps for a fixed time: waiting looks at what is waited for, and at
-the programs (flower_programs.py), so that one that ends is named at once.
+free when it is taken. SuperNodes dial the front, as on other machines they would have to. Nothing
+sleeps for a fixed time: waiting looks at what is waited for, and at the programs
+(flower_programs.py), so that one that ends is named at once.
 
 A SuperNode that was killed is refused with its own key for a minute unless a signed DeactivateNode
 frees it first (clients/flower_node.py): that is done before each restart.
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Self
 
 from . import flower_programs, process_tree
 from .dev_federation import Client, place, prepare, write_devices
-from .flower_control import ONLINE, Control, build_bundle
+from .flower_control import ONLINE, Control, answers, build_bundle
 from .flower_programs import SERVERS, SUPEREXEC, SUPERLINK, flwr_home
 from .processes import Supervisor
 from .programs import free_port
@@ -117,7 +118,7 @@ class FlowerUp:
             self.federation = prepare(wanted.folder, wanted.name, clients, datetime.now(UTC))
             self._clear()
             sweep(wanted.home)
-            self.address = f"{LOOPBACK}:{free_port()}"
+            self.address, self.front = (f"{LOOPBACK}:{free_port()}" for _ in range(2))
             self.control = Control(self.address, self.federation.ca)
         except BaseException:
             self.supervisor.close()
@@ -141,7 +142,7 @@ class FlowerUp:
         sweep(self.wanted.home)
 
     def start_servers(self) -> None:
-        """Start core service and SuperLink, register every client, and write its device's files.
+        """Start the servers, register every client, and write its device's files.
 
         Raises:
             StateError: One did not come up; it is named, with the last line of its log.
@@ -150,12 +151,13 @@ class FlowerUp:
         if self.wanted.core:
             self.supervisor.start(flower_programs.core(self.wanted, gateway))
         self.supervisor.start(flower_programs.superlink(self.wanted, self.address))
+        self.supervisor.start(flower_programs.front(self.wanted, self.front, self.address))
         self._write_connection()
         write_devices(
             self.federation,
             self.wanted.clients,
             gateway=gateway,
-            superlink=self.address,
+            superlink=self.front,
             app=bytes.fromhex(self.digest),
             secure=self.wanted.secure,
             rounds=self.wanted.rounds,
@@ -166,12 +168,14 @@ class FlowerUp:
         self._wait("the SuperLink to register every client", self._registered)
         if self.wanted.core:
             self._wait("the core service to listen", self._core_listens)
+        ca = self.federation.ca
+        self._wait("the front to answer", lambda: answers(self.front, ca, "/readyz"))
 
     def start_nodes(self) -> None:
         """Start every client's SuperNode; they are online some seconds later."""
         for client in self.wanted.clients:
             device = self.federation.device(client.name)
-            program = flower_programs.supernode(self.wanted, client, self.address, device)
+            program = flower_programs.supernode(self.wanted, client, self.front, device)
             self.supervisor.start(program)
 
     def wait_online(self) -> None:

@@ -1,4 +1,4 @@
-"""Chaos on a real federation: SIGKILL of SuperLink, ServerApp, SuperExec and core of `umbel up`.
+"""Chaos on a real federation: SIGKILL of each server of `umbel up`, and of its ServerApp.
 
     python -m umbel.tests.chaos_up                                         `make chaos`
 
@@ -38,8 +38,9 @@ STEP = 1 / 64
 APART = 12
 """Rounds between two kills."""
 TARGETS = (
-    ("superlink",), ("serverapp",), ("core",), ("superexec",), ("superlink",), ("serverapp",),
-    ("core", "serverapp"), ("superlink", "serverapp"),
+    ("superlink",), ("serverapp",), ("front",), ("core",), ("superexec",), ("superlink",),
+    ("serverapp",), ("core", "serverapp"), ("front", "superlink"), ("superlink", "serverapp"),
+    ("front", "core"),
 )  # fmt: skip
 LONGEST_S = 180.0
 """Most seconds from a kill to the next round."""

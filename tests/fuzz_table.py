@@ -57,6 +57,7 @@ READERS: dict[str, str] = {
     "server/core/rank_wire.py": "what the supervisor and its own ranks say to each other",
     "server/core/torch_shard.py": "what the supervisor of this rank has laid out",
     "server/flower_train.py": "flower_train._given",
+    "server/front_door.py": "this server's own certificate; test_front_cli.py, test_front_door.py",
     "server/initial.py": "initial.first_model, header; initial.first_model, bytes",
     "server/ledger.py": "ledger, bytes; ledger, cells",
     "server/ledger_file.py": "ledger, bytes; ledger, cells",

@@ -29,7 +29,7 @@ from umbel.simulation.dev_federation import Client, DevFederation, prepare, writ
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 CLIENTS = (Client(name="edge-0"), Client(name="edge-1"), Client(name="gpu-0", ddp=2))
 _PEM = "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n"
-KEYS = {"ca.key", "gateway.key", "superlink.key", "signing.key", "tls.key", "flower"}
+KEYS = {"ca.key", "gateway.key", "front.key", "superlink.key", "signing.key", "tls.key", "flower"}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def _registry(federation: DevFederation) -> list[dict[str, Any]]:
 
 
 def test_every_file_is_there_and_keys_are_private(made: DevFederation) -> None:
-    expected = {f"{n}.{e}" for n in ("ca", "gateway", "superlink") for e in ("pem", "key")}
+    expected = {f"{n}.{e}" for n in ("ca", "gateway", "front", "superlink") for e in ("pem", "key")}
     device = {"device.toml", "policy.toml", "ca.pem", "flower", "flower.pub"}
     device |= {f"{n}.{e}" for n in ("signing", "tls") for e in ("pem", "key")}
     for client in CLIENTS:
@@ -109,7 +109,7 @@ def test_every_key_belongs_to_its_certificate(made: DevFederation) -> None:
 
 def test_servers_answer_to_their_names_for_openssl(made: DevFederation) -> None:
     authority = made.folder / "ca.pem"
-    for name in ("gateway", "superlink"):
+    for name in ("gateway", "front", "superlink"):
         leaf = made.folder / f"{name}.pem"
         at = str(int(NOW.timestamp()))
         for option, host in (
@@ -192,7 +192,7 @@ def test_leaves_are_renewed_near_their_end_with_id_and_key(
 def test_servers_are_renewed_within_their_ninety_days(made: DevFederation, tmp_path: Path) -> None:
     folder = _copied(made, tmp_path / "dev")
     prepare(folder, "dev", CLIENTS, NOW + timedelta(days=61))
-    for name in ("gateway", "superlink"):
+    for name in ("gateway", "front", "superlink"):
         assert _certificate(folder / f"{name}.pem").not_valid_after_utc == NOW + timedelta(days=151)
         assert (folder / f"{name}.key").read_bytes() == (made.folder / f"{name}.key").read_bytes()
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+import tomllib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from umbel.clients.flower_node import deactivate
 from umbel.protocol.errors import SettingsError, StateError
 from umbel.simulation import process_tree
 from umbel.simulation.dev_federation import Client, prepare
-from umbel.simulation.flower_control import ONLINE, Control, build_bundle
+from umbel.simulation.flower_control import ONLINE, Control, answers, build_bundle
 from umbel.simulation.flower_programs import FLOWER_PAUSE_S
 from umbel.simulation.flower_up import FlowerUp, Wanted
 from umbel.simulation.programs import command_path
@@ -63,6 +64,12 @@ def _mark(up: FlowerUp) -> str:
 
 def _program_of(pid: int) -> str:
     return str(psutil.Process(pid).environ()[process_tree.MARK]).partition("/")[2]
+
+
+def _trains(up: FlowerUp) -> list[Path]:
+    """Return where ClientApps are at work."""
+    nodes = up.federation.folder / "nodes"
+    return list(nodes.glob("*/tasks/*/apps"))
 
 
 def test_both_are_online_under_their_names(up: FlowerUp) -> None:
@@ -141,28 +148,48 @@ def test_a_killed_clientapp_takes_its_supernode_along(up: FlowerUp) -> None:
     assert state.outcome == "completed"
 
 
-def test_a_run_outlives_its_superlink(up: FlowerUp) -> None:
+def test_a_run_outlives_its_superlink_and_its_front(up: FlowerUp) -> None:
     run = up.submit({"num-server-rounds": 2})
-    _until(up, lambda: up.control.run(run).status == "running", 30)
+    _until(up, lambda: _trains(up), 30)  # before that the ServerApp may not have its task whole
     pid, address = up.supervisor.pid("superlink"), up.address
     os.kill(pid, 9)
     with pytest.raises(StateError, match=f"SuperLink {address}: expected an answer"):
         up.control.run(run)
     _until(up, lambda: up.supervisor.pid("superlink") != pid, 2)  # on the same port and database
     _until(up, up.control.healthy, 20)
+    pid = up.supervisor.pid("front")
+    os.kill(pid, 9)
+    assert not answers(up.front, up.federation.ca, "/healthz")
+    _until(up, lambda: up.supervisor.pid("front") != pid, 2)
+    _until(up, lambda: answers(up.front, up.federation.ca, "/readyz"), 20)
     state = _until(up, lambda: (s := up.control.run(run)).over and s, 90)
     assert state.outcome == "completed"
     assert "final 2.0" in "".join(up.control.output(run))
 
 
+def test_nodes_reach_the_fleet_api_through_the_front_and_nothing_else(up: FlowerUp) -> None:
+    for client in up.wanted.clients:
+        assert up.front in up.supervisor.program(client.name).command
+        about = tomllib.loads((up.federation.device(client.name) / "device.toml").read_text())
+        assert about["superlink"] == up.front
+    ca = up.federation.ca
+    assert answers(up.front, ca, "/readyz")
+    with Control(up.front, ca) as control, pytest.raises(SettingsError, match="not found"):
+        control.nodes()
+    for page in ("/docs", "/health", "/openapi.json"):
+        assert answers(up.address, ca, page)
+        assert not answers(up.front, ca, page)
+
+
 def test_every_program_is_private_to_its_node(up: FlowerUp) -> None:
     homes = set()
-    for name in ("edge-0", "edge-1", "superlink", "superexec"):
+    for name in ("edge-0", "edge-1", "superlink", "superexec", "front"):
         process = psutil.Process(up.supervisor.pid(name))
         env = process.environ()
-        homes.add(env["FLWR_HOME"])
         assert os.getsid(process.pid) == process.pid
-        assert env["FLWR_TELEMETRY_ENABLED"] == "0"
+        if name != "front":  # the one that is no program of Flower's
+            homes.add(env["FLWR_HOME"])
+            assert env["FLWR_TELEMETRY_ENABLED"] == "0"
         listening = [c.laddr.ip for c in process.net_connections() if c.status == "LISTEN"]
         assert set(listening) <= {"127.0.0.1"}
     assert len(homes) == 4
@@ -176,8 +203,8 @@ def test_a_second_up_is_refused(up: FlowerUp) -> None:
 def test_nothing_is_left_at_the_end(up: FlowerUp) -> None:
     mark = _mark(up)
     assert (
-        len(process_tree.marked(mark)) >= 6
-    )  # two nodes, each with its SuperExec, and two servers
+        len(process_tree.marked(mark)) >= 7
+    )  # two nodes, each with its SuperExec, and three servers
     began = time.monotonic()
     up.close()
     assert time.monotonic() - began < 15

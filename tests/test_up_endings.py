@@ -51,7 +51,7 @@ def _programs(home: Path) -> set[str]:
 
 STAGES: dict[str, Callable[[Path], bool]] = {
     "as it starts": lambda home: (home / "federations").exists(),
-    "before the nodes": lambda home: _programs(home) == {"core", "superlink", "superexec"},
+    "before the nodes": lambda home: _programs(home) == {"core", "front", "superlink", "superexec"},
     "with the nodes": lambda home: "edge-2" in _programs(home),
     "during a round": lambda home: any(home.glob("runs/*/rounds/000002")),
 }

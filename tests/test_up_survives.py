@@ -109,7 +109,7 @@ def _each_round_once(home: Path) -> None:
 
 
 def test_a_run_outlives_its_servers(home: Path) -> None:
-    kills = ("core", "serverapp", "superlink", "superexec")
+    kills = ("core", "serverapp", "front", "superlink", "superexec")
     with _started(
         home, "up", str(DIGITS), *CLIENTS, "--rounds", str(ROUNDS), "--format", "json"
     ) as up:
@@ -126,11 +126,16 @@ def test_a_run_outlives_its_servers(home: Path) -> None:
     assert answer["outcome"] == "completed"
     ended = [item["name"] for item in answer["restarted"]]
     # A ServerApp ends with its SuperExec.
-    assert ended == ["core", "serverapp", "superlink", "superexec", "serverapp"]
-    assert {item["what"] for item in answer["restarted"][:4]} == {"was killed by signal 9"}
+    assert ended == ["core", "serverapp", "front", "superlink", "superexec", "serverapp"]
+    assert {item["what"] for item in answer["restarted"][:5]} == {"was killed by signal 9"}
     _each_round_once(home)
     shown = (home / "stderr").read_text()
-    for line in ("core restarted", "superlink restarted", "serverapp restarted: digits-"):
+    for line in (
+        "core restarted",
+        "front restarted",
+        "superlink restarted",
+        "serverapp restarted: digits-",
+    ):
         assert line in shown
     assert _left(home) == []
 
@@ -206,8 +211,8 @@ def test_runs_on_a_kept_federation(home: Path, tmp_path: Path) -> None:
         assert _is_over(first)
         assert _rounds(first) == 150
         folder = home / "federations" / "dev"
-        about = tomllib.loads((folder / "nodes" / "edge-0" / "device.toml").read_text())
-        with Control(about["superlink"], folder / "ca.pem") as control:
+        about = tomllib.loads((folder / "flower" / "client" / "config.toml").read_text())
+        with Control(about["superlink"]["umbel"]["address"], folder / "ca.pem") as control:
             said = "".join(control.output(later))
         assert first.run is not None
         assert f"busy in run {first.run.run}" in said

@@ -1,0 +1,359 @@
+"""The front: of the SuperLink's port the one API that devices need, and nothing else of it.
+
+    POST /v1/fleet/NAME    to the SuperLink and back, streamed both ways
+    GET  /healthz          200: this process lives
+    GET  /readyz           200: the SuperLink answers; else 503
+    anything else          404
+
+Open-source Flower asks nobody who calls its Control and Runtime APIs, and serves them on the port
+of its Fleet API. So a request passes by the bytes of its target alone: nothing is decoded or made
+shorter, and what is not `/v1/fleet/` and one plain segment has no meaning here. The request that
+goes on is made anew: method, target, framing of the body, and those headers that Flower's Fleet API
+reads (`PASSED`), unchanged: who a node is says its signature in them, which the SuperLink checks.
+
+No body is held: it is cut off where it is too large, rests too long, or trickles. While the
+SuperLink is away the answer is 503, upon which a SuperNode tries again.
+
+An ASGI application: front_door.py has the connections. What enrols devices belongs in `_pages`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import httpx
+from starlette.responses import PlainTextResponse
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+
+    from starlette.types import Message, Receive, Scope, Send
+
+    from .core_log import Lines
+
+FLEET = re.compile(rb"/v1/fleet/[a-z0-9]+(?:-[a-z0-9]+)*")
+PASSED = frozenset({
+    b"accept", b"content-type", b"flwr-public-key", b"flwr-signature", b"flwr-timestamp",
+    b"flwr-package-name", b"flwr-package-version", b"flwr-component-name",
+})  # fmt: skip
+"""Headers of a request that go on to the SuperLink."""
+HOP = frozenset({
+    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
+    b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"server",
+})  # fmt: skip
+"""Headers of an answer that do not: they are about the one connection, or the SuperLink's make."""
+MIB = 1 << 20
+LARGEST = 64 * MIB
+"""Bytes of a body, either way. Flower cuts arrays into pieces of 5 MiB, a bundle has 10 MB."""
+AT_ONCE = 8
+"""So many of the largest bodies may be at the SuperLink at once, which reads each whole."""
+HEAD_BYTES, HEADERS = 16384, 64
+"""Most bytes, and lines, of a request's head."""
+UPSTREAM = 100
+"""Requests at the SuperLink at once."""
+STALL_S = 30.0
+"""Seconds in which no byte of a body comes or goes; then it is given up."""
+RATE = 4096
+"""Bytes a second that a body must keep to, once it has lasted for longer than that."""
+CONNECT_S, ANSWER_S, SLOT_S, KEEP_S = 2.0, 30.0, 10.0, 3.0
+"""Seconds for a connection to the SuperLink, for its answer, for one of `UPSTREAM`; and how long a
+connection is kept for the next request: the SuperLink closes it after 5 s."""
+READY_S = 2.0
+"""Seconds for the SuperLink's answer to `/readyz`."""
+READY_LOOK_S = 1.0
+_OK = 200
+_STAYS = frozenset({404, 503})
+"""Refusals after which the connection is good for another request."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """What a body may be."""
+
+    largest: int = LARGEST
+    stall: float = STALL_S
+    rate: float = RATE
+
+    @property
+    def bodies(self) -> int:
+        """Bytes of all bodies that are on their way."""
+        return AT_ONCE * self.largest
+
+
+class Turned(Exception):
+    """A request that does not go on: the answer, and the kind of the line about it."""
+
+    def __init__(self, status: int, line: str, kind: str) -> None:
+        super().__init__(line)
+        self.status, self.line, self.kind = status, line, kind
+
+
+class _Gone(Exception):
+    """Whoever asked is no longer there."""
+
+
+class Front:
+    """The application."""
+
+    def __init__(
+        self, superlink: str, trust: ssl.SSLContext, lines: Lines, terms: Terms | None = None
+    ) -> None:
+        """Connect when first asked.
+
+        Args:
+            superlink: Its `host:port`.
+            trust: By which its certificate is checked.
+            lines: The log.
+            terms: What a body may be.
+        """
+        self._superlink, self._lines, self.terms = superlink, lines, terms or Terms()
+        self._url = httpx.URL(f"https://{superlink}")
+        # A transport and no client: no redirect, no cookie, no proxy of this machine's variables.
+        self._transport = httpx.AsyncHTTPTransport(
+            verify=trust,
+            trust_env=False,
+            limits=httpx.Limits(max_connections=UPSTREAM, keepalive_expiry=KEEP_S),
+        )
+        self._pages: dict[bytes, Callable[[], Awaitable[PlainTextResponse]]] = {
+            b"/healthz": self._health,
+            b"/readyz": self._ready,
+        }
+        self.held = 0
+        """Bytes of bodies that are on their way."""
+        self._away = False
+        self._ask = asyncio.Lock()
+        self._asked, self._is_ready = -READY_LOOK_S, False
+
+    async def close(self) -> None:
+        """Close the connections to the SuperLink."""
+        await self._transport.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        body = _Body(self, scope, receive)
+        try:
+            target, page = _checked(scope), None
+            if scope["method"] in {"GET", "HEAD"}:
+                page = self._pages.get(target)
+            if page is not None:
+                await (await page())(scope, receive, send)
+            else:
+                await self._pass(_fleet(scope["method"], target), scope, body, send)
+        except Turned as turned:
+            self._lines.say(turned.kind, f"{turned.status} to {_peer(scope)}: {turned.line}")
+            # What still comes of a body that is not taken is not waited for.
+            stays = body.whole and turned.status in _STAYS
+            headers = None if stays else {"connection": "close"}
+            answer = PlainTextResponse(turned.line + "\n", turned.status, headers)
+            await answer(scope, receive, send)
+        except _Gone:
+            pass
+
+    # -- to the SuperLink and back ------------------------------------------------------------
+
+    async def _pass(self, target: bytes, scope: Scope, body: _Body, send: Send) -> None:
+        try:
+            response = await self._sent("POST", target, ANSWER_S, list(_passed(scope)), body)
+        except httpx.PoolTimeout as error:
+            raise Turned(503, "too many requests at once; try again", "busy") from error
+        except httpx.TransportError as error:
+            self._note_away(error)
+            raise Turned(503, "the SuperLink is away; try again", "turned") from error
+        finally:
+            self.held -= body.count
+        try:
+            self._note_back()
+            await self._answer(response, scope, send)
+        finally:
+            await response.aclose()
+
+    async def _sent(
+        self, method: str, target: bytes, patience: float, headers: list[tuple[bytes, bytes]],
+        body: _Body | None = None,
+    ) -> httpx.Response:  # fmt: skip
+        times = {"connect": CONNECT_S, "read": patience, "write": patience, "pool": SLOT_S}
+        request = httpx.Request(
+            method, self._url.copy_with(raw_path=target), headers=headers, content=body,
+            extensions={"timeout": times},
+        )  # fmt: skip
+        return await self._transport.handle_async_request(request)
+
+    async def _answer(self, response: httpx.Response, scope: Scope, send: Send) -> None:
+        """Hand the SuperLink's answer on; one that breaks off ends the connection."""
+        headers = _returned(response)
+        if int(response.headers.get("content-length", 0)) > self.terms.largest:
+            raise Turned(500, f"an answer above {self.terms.largest} bytes", "large")
+        await send({"type": "http.response.start", "status": response.status_code,
+                    "headers": headers})  # fmt: skip
+        pace, sent = _Pace(self.terms), 0
+        try:
+            async for piece in response.aiter_raw():
+                sent += len(piece)
+                if sent > self.terms.largest:
+                    why = f"an answer above {self.terms.largest} bytes"
+                    break
+                async with asyncio.timeout_at(pace.until()):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                pace.moved(len(piece))
+            else:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
+        except TimeoutError:
+            why = "it takes its answer too slowly"
+        except httpx.TransportError as error:
+            why = f"the SuperLink broke off ({type(error).__name__})"
+        self._lines.say("broken", f"an answer to {_peer(scope)} broken off: {why}")
+
+    def _note_away(self, error: httpx.TransportError) -> None:
+        if not self._away:
+            self._away = True
+            why = f"{type(error).__name__} {error}".strip()
+            self._lines.say("superlink", f"SuperLink {self._superlink} is away: {why}")
+
+    def _note_back(self) -> None:
+        if self._away:
+            self._away = False
+            self._lines.say("superlink", f"SuperLink {self._superlink} answers again")
+
+    # -- pages of its own ---------------------------------------------------------------------
+
+    async def _health(self) -> PlainTextResponse:
+        return PlainTextResponse("ok\n")
+
+    async def _ready(self) -> PlainTextResponse:
+        """Ask the SuperLink, once a second at most, however many ask here."""
+        async with self._ask:
+            now = asyncio.get_running_loop().time()
+            if now - self._asked >= READY_LOOK_S:
+                self._is_ready = await self._answers()
+                self._asked = asyncio.get_running_loop().time()
+        if self._is_ready:
+            return PlainTextResponse("ok\n")
+        return PlainTextResponse("the SuperLink is away\n", 503)
+
+    async def _answers(self) -> bool:
+        try:
+            response = await self._sent("GET", b"/health", READY_S, [])
+            await response.aclose()
+        except httpx.TransportError as error:
+            self._note_away(error)
+            return False
+        self._note_back()
+        return response.status_code == _OK
+
+
+class _Body:
+    """A request's body on its way: pieces as they come, counted and timed."""
+
+    def __init__(self, front: Front, scope: Scope, receive: Receive) -> None:
+        self._front, self._receive = front, receive
+        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+        self._length = int(lengths[0]) if lengths else 0
+        chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
+        self.whole = not self._length and not chunked
+        """Whether nothing of it is still to come."""
+        self.count = 0
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Return its pieces."""
+        return self._pieces()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        terms, pace = self._front.terms, _Pace(self._front.terms)
+        if self._length > terms.largest:
+            raise Turned(413, f"a body above {terms.largest} bytes", "large")
+        while True:
+            try:
+                async with asyncio.timeout_at(pace.until()):
+                    message: Message = await self._receive()
+            except TimeoutError as error:
+                raise Turned(408, "its body comes too slowly", "slow") from error
+            if message["type"] == "http.disconnect":
+                raise _Gone
+            piece: bytes = message.get("body", b"")
+            self.whole = not message.get("more_body", False)
+            self.count += len(piece)
+            self._front.held += len(piece)
+            if self.count > terms.largest:
+                raise Turned(413, f"a body above {terms.largest} bytes", "large")
+            if self._front.held > terms.bodies:
+                raise Turned(503, "too many large requests at once; try again", "busy")
+            pace.moved(len(piece))
+            if piece:
+                yield piece
+            if self.whole:
+                return
+
+
+class _Pace:
+    """Until when the next bytes of a body must have moved."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms, self._clock = terms, asyncio.get_running_loop().time
+        self._began = self._last = self._clock()
+        self._bytes = 0
+
+    def moved(self, count: int) -> None:
+        self._bytes += count
+        self._last = self._clock()
+
+    def until(self) -> float:
+        lasting = self._began + self._bytes / self._terms.rate
+        return min(self._last, lasting) + self._terms.stall
+
+
+def _checked(scope: Scope) -> bytes:
+    """Return a request's target as it was sent.
+
+    Raises:
+        Turned: Its head is too large, or of two minds about its body; it asks for another protocol.
+    """
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    target: bytes = scope["raw_path"]
+    size = len(target) + sum(len(name) + len(value) + 4 for name, value in headers)
+    if size > HEAD_BYTES or len(headers) > HEADERS:
+        raise Turned(431, "the head of the request is too large", "large")
+    names = {name for name, _ in headers}
+    if {b"content-length", b"transfer-encoding"} <= names:
+        raise Turned(400, "a body of two lengths", "unknown")
+    if b"upgrade" in names or scope["query_string"]:
+        raise Turned(404, "not found", "unknown")
+    return target
+
+
+def _fleet(method: str, target: bytes) -> bytes:
+    """Return a target of the Fleet API.
+
+    Raises:
+        Turned: It is none.
+    """
+    if method != "POST" or FLEET.fullmatch(target) is None:
+        raise Turned(404, "not found", "unknown")
+    return target
+
+
+def _passed(scope: Scope) -> Iterable[tuple[bytes, bytes]]:
+    """Yield the headers with which a request goes on, its body framed anew."""
+    lengths = [item for item in scope["headers"] if item[0] == b"content-length"]
+    if not any(name == b"transfer-encoding" for name, _ in scope["headers"]):
+        yield b"content-length", lengths[0][1] if lengths else b"0"
+    yield from (item for item in scope["headers"] if item[0] in PASSED)
+
+
+def _returned(response: httpx.Response) -> list[tuple[bytes, bytes]]:
+    """Return the headers with which an answer goes back."""
+    raw = [(name.lower(), value) for name, value in response.headers.raw]
+    named = {
+        word.strip().lower() for name, value in raw if name == b"connection"
+        for word in value.split(b",")
+    }  # fmt: skip
+    return [item for item in raw if item[0] not in HOP | named]
+
+
+def _peer(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else "somebody"
