@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from .simulation.run import Options, simulate
     from .strategies.flower_fedavg import FedAvg
     from .strategies.flower_fedopt import FedAdagrad, FedAdam, FedAdamW, FedAvgM, FedYogi
+    from .strategies.flower_robust import (
+        Bulyan,
+        CentredClipping,
+        FedMedian,
+        FedTrimmedAvg,
+        FLTrust,
+        GeometricMedian,
+        Krum,
+        MultiKrum,
+        NormBounding,
+    )
     from .strategies.metrics import Count, Metrics, Sum
     from .strategies.numpy_models import MLP, LogisticRegression
     from .strategies.optimizers import SGD, Adam
@@ -35,15 +46,24 @@ __all__ = [
     "MLP",
     "SGD",
     "Adam",
+    "Bulyan",
+    "CentredClipping",
     "Count",
+    "FLTrust",
     "FedAdagrad",
     "FedAdam",
     "FedAdamW",
     "FedAvg",
     "FedAvgM",
+    "FedMedian",
+    "FedTrimmedAvg",
     "FedYogi",
+    "GeometricMedian",
+    "Krum",
     "LogisticRegression",
     "Metrics",
+    "MultiKrum",
+    "NormBounding",
     "Options",
     "PeerError",
     "Refused",
@@ -71,6 +91,8 @@ _HOMES = {
     "simulation.run": "Options simulate",
     "strategies.flower_fedavg": "FedAvg",
     "strategies.flower_fedopt": "FedAdagrad FedAdam FedAdamW FedAvgM FedYogi",
+    "strategies.flower_robust": "Bulyan CentredClipping FLTrust FedMedian FedTrimmedAvg "
+    "GeometricMedian Krum MultiKrum NormBounding",
     "strategies.metrics": "Count Metrics Sum",
     "strategies.numpy_models": "LogisticRegression MLP",
     "strategies.optimizers": "Adam SGD",

@@ -32,7 +32,7 @@ from .flower_replies import Landed, whole
 from .flower_rules import meant
 from .flower_streaming import streaming
 from .landing import Landing
-from ..protocol.errors import BadUpdate, SettingsError
+from ..protocol.errors import BadUpdate, RoundFailed, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -98,15 +98,16 @@ class FedAvg(flwr.serverapp.strategy.FedAvg):
         if not landed.used:
             return None, None
         model = landed.landing.model
-        moved = self._moved(server_round, model, landed.landing.mean())
-        if moved is None:
+        try:
+            merged = {**model, **self._moved(server_round, model, landed.landing.mean())}
+        except RoundFailed as error:
+            _log.warning("aggregate_train: round %d has no result: %s", server_round, error)
             return None, None
-        merged = {**model, **moved}
         record = ArrayRecord({name: Array(np.asarray(merged[name])) for name in model})
-        return record, self.train_metrics_aggr_fn(landed.used, self.weighted_by_key)
+        return record, self.train_metrics_aggr_fn(self._counted(landed), self.weighted_by_key)
 
-    def _moved(self, _server_round: int, _model: Arrays, mean: Arrays) -> Arrays | None:
-        """Return the float arrays of the next model, here the mean; None for a void round."""
+    def _moved(self, _server_round: int, _model: Arrays, mean: Arrays) -> Arrays:
+        """Return the float arrays of the next model, here the mean."""
         return mean
 
     def aggregate_evaluate(
@@ -151,9 +152,17 @@ class FedAvg(flwr.serverapp.strategy.FedAvg):
         """Return a sum for the replies of a round, if it is known what they are compared with."""
         if self._global is None:
             return None
-        old = self._landing
-        self._landing = Landing(self._global) if old is None else old.again(self._global)
+        old, model = self._landing, self._global
+        self._landing = self._room(model) if old is None else old.again(model)
         return Landed(self._landing, self._weight)
+
+    def _room(self, model: Arrays) -> Landing:
+        """Return where replies like the model go."""
+        return Landing(model)
+
+    def _counted(self, landed: Landed) -> list[RecordDict]:
+        """Return the replies that the model of a round was made of."""
+        return landed.used
 
     def _landed(self, messages: Iterable[Message]) -> Landed:
         """Return whole replies with their sum."""

@@ -24,7 +24,6 @@ from flwr.serverapp.exception import AggregationError
 from . import server_rules
 from .flower_fedavg import FedAvg
 from .server_step import fresh, stepped
-from ..protocol.errors import VoidRound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,8 +44,8 @@ class _Stepping(FedAvg):
 
     _moments: dict[str, dict[str, NDArray[Any]]] | None = None
 
-    def _moved(self, server_round: int, model: Arrays, mean: Arrays) -> Arrays | None:
-        """Return the model after the step; None where it would not be finite."""
+    def _moved(self, server_round: int, model: Arrays, mean: Arrays) -> Arrays:
+        """Return the model after the step; moments stay as they were where it fails."""
         if self._global is None:
             raise AggregationError(
                 "No model to step from. Ensure that `configure_train` has been called before "
@@ -57,11 +56,7 @@ class _Stepping(FedAvg):
         after = fresh(rule, model)
         if self._moments is not None and _shapes(self._moments) == _shapes(after):
             after = {m: {n: a.copy() for n, a in of.items()} for m, of in self._moments.items()}
-        try:
-            moved = stepped(rule, model, delta, after, server_round)
-        except VoidRound as error:
-            _log.warning("aggregate_train: round %d has no result: %s", server_round, error)
-            return None
+        moved = stepped(rule, model, delta, after, server_round)
         self._moments = after
         return moved
 

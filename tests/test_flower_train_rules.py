@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import umbel
+from umbel.protocol.errors import SettingsError
 from umbel.server.flower_train import train
 from umbel.server.run_directory import RunDirectory
 from umbel.tests import test_flower_train
@@ -40,3 +41,15 @@ def test_an_adaptive_step_is_taken_in_the_core(
     with RunDirectory.open(home, result.run) as directory:
         said = directory.ledger.run().config["strategy"]
     assert (said["rule"], said["eta"], said["form"]) == ("fedadam", 0.05, "flower")
+
+
+@pytest.mark.parametrize("module", [umbel, flwr.serverapp.strategy], ids=["ours", "flowers"])
+@pytest.mark.parametrize("name", ["FedMedian", "Krum"])
+def test_a_robust_strategy_is_refused_with_secure_sums_before_anybody_is_invited(
+    federation: DevFederation, home: Path, module: Any, name: str
+) -> None:
+    grid = Nodes(federation, Wrapped)
+    with pytest.raises(SettingsError, match=r"secure aggregation is on.* compares single updates"):
+        train(grid, getattr(module, name)(), initial_arrays=start(), config={"clients": 3})
+    assert grid.pushed == []
+    assert not (home / "runs").exists()

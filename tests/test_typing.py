@@ -40,12 +40,19 @@ def name(error: umbel.UmbelError) -> str:
 
 
 strategy = Average(fraction_train=0.5, min_available_nodes=2)
+adaptive: list[umbel.FedAvg] = [
+    umbel.FedAdam(eta=0.05, form="paper", fraction_train=0.5),
+    umbel.Krum(num_malicious_nodes=1),
+    umbel.CentredClipping(radius=1.0, min_train_nodes=3),
+    umbel.FLTrust(lambda server_round, model: model, weighted_by_key="n"),
+]
 """
 
 WRONG = [
     ("umbel.SGD(lr='fast')", "arg-type"),
     ("umbel.Nothing", "attr-defined"),
     ("umbel.FedAvg(fraction_train='half')", "arg-type"),
+    ("umbel.FedAdam(eta='fast')", "arg-type"),
     ("class A(umbel.Task):\n    def model(self, extra: int) -> int: return extra", "override"),
 ]
 
