@@ -19,10 +19,11 @@ from datetime import UTC, datetime
 from threading import Event as Flag
 from typing import TYPE_CHECKING, Any, Protocol
 
-from . import outcome, round_folder
+from . import outcome
 from .evaluate_here import EvaluateHere
 from .evaluators import NO_DATA, AppTest, Evaluators, Model
 from .ledger import TESTED, UNTESTED
+from .round_folder import read_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -142,7 +143,7 @@ def chosen_tester(
     if not isinstance(test, AppTest):
         return EvaluateHere(
             test,
-            lambda of: round_folder.read(directory.round_path(of.number), run, of.number).arrays,
+            lambda of: read_model(directory.round_path(of.number), run, of.number).arrays,
             warn,
         )
 

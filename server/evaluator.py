@@ -25,7 +25,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import round_folder
+from .round_folder import read_model
 from ..protocol.errors import StateError, one_line
 from ..strategies.app import AppRef, load_task
 from ..strategies.spawned import take_pipe
@@ -69,7 +69,7 @@ def _serve(app: AppRef, requests: queue.SimpleQueue[dict[str, Any]], sink: io.Fi
     _say(sink, {"examples": split[-1].stop if split else None})
     while True:
         asked = requests.get()
-        found = round_folder.read(Path(asked["folder"]), asked["run"], asked["round"])
+        found = read_model(Path(asked["folder"]), asked["run"], asked["round"])
         if found.digest.hex() != asked["digest"]:
             raise StateError(asked["folder"], f"model {asked['digest']}", found.digest.hex())
         start, stop = asked["parts"]

@@ -21,7 +21,6 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import safetensors
 import safetensors.numpy
 
@@ -44,7 +43,7 @@ MANIFEST_FILE = "manifest.json"
 MANIFEST_LIMIT = MAX_JSON + (16 << 20)
 HEADER_LIMIT = 100_000_000
 """Bytes of a safetensors header; the format's own bound."""
-_DIGEST = 32
+_DIGEST, _LENGTH = 32, 8
 _MOVE = "resume from an earlier round or restore a backup"
 
 
@@ -131,7 +130,23 @@ def write(
 
 
 def read(folder: Path, run: str, number: int) -> Round:
-    """Return what a round's folder holds, every byte of it hashed.
+    """Return what a round's folder holds, every byte of it hashed, the moments' too.
+
+    Raises:
+        StateError: Something is missing, or is not what was written for this run and round.
+    """
+    found = read_model(folder, run, number)
+    if found.state:
+        path = folder / STATE_FILE
+        try:
+            check_moments(StateFile(path, found.state))
+        except (OSError, ValueError) as error:
+            raise StateError(str(path), "the moments of its round", why(error), _MOVE) from error
+    return found
+
+
+def read_model(folder: Path, run: str, number: int) -> Round:
+    """Return a round's model and its manifest, every byte hashed: one copy of it in memory.
 
     Raises:
         StateError: Something is missing, or is not what was written for this run and round.
@@ -139,25 +154,21 @@ def read(folder: Path, run: str, number: int) -> Round:
     found = read_manifest(folder, run, number)
     path = folder / MODEL_FILE
     try:
-        data = _model_bytes(path, found)
-        arrays = _arrays(data, found.manifest)
-        del data
-        if found.state:
-            check_moments(StateFile(folder / STATE_FILE, found.state))
-        got = model_digest(found.manifest.pack(arrays))
-    except (OSError, ValueError, safetensors.SafetensorError, PeerError) as error:
+        packed = _packed(path, found)
+    except _UNREADABLE as error:
         raise StateError(str(path), "the arrays of the manifest", why(error), _MOVE) from error
+    got = model_digest(packed)
     if got != found.digest:
         expected = f"the model with digest {found.digest.hex()}"
         raise StateError(str(path), expected, f"digest {got.hex()}", _MOVE)
-    found.arrays.update(arrays)
+    found.arrays.update(found.manifest.views(packed))
     return found
 
 
-_NO_MANIFEST = (
+_UNREADABLE = (
     OSError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError, PeerError,
 )  # fmt: skip
-"""What reading a text that is no manifest may raise; 1e999 is a number to JSON."""
+"""What reading a text that is no manifest or header may raise; 1e999 is a number to JSON."""
 
 
 def read_manifest(folder: Path, run: str, number: int) -> Round:
@@ -170,7 +181,7 @@ def read_manifest(folder: Path, run: str, number: int) -> Round:
     try:
         _check_folder(folder)
         return _parse(read_file(path, MANIFEST_LIMIT), path, run, number)
-    except _NO_MANIFEST as error:
+    except _UNREADABLE as error:
         expected = f"the manifest of round {number} of {run}"
         raise StateError(str(path), expected, why(error), _MOVE) from error
 
@@ -229,35 +240,32 @@ def _parse(data: bytes, path: Path, run: str, number: int) -> Round:
     )
 
 
-def _model_bytes(path: Path, found: Round) -> bytes:
-    """Return the model file's bytes, after its header was compared."""
-    header = _header(path)
+def _packed(path: Path, found: Round) -> bytearray:
+    """Return the model in its manifest's layout, read array by array."""
+    header, entries = _header(path), found.manifest.entries
     if hashlib.sha256(header).hexdigest() != found.header:
         raise ValueError("another header")
-    length = len(header) + sum(entry.nbytes for entry in found.manifest.entries)
-    data = read_file(path, length)
-    if len(data) != length:
-        raise ValueError(f"{len(data)} bytes of {length}")
-    return data
-
-
-def _arrays(data: bytes, manifest: Manifest) -> dict[str, NDArray[Any]]:
-    """Return the arrays in a safetensors file by the manifest's names, shapes and dtypes."""
-    read: Any = safetensors.deserialize  # has no types
-    held = {name: view["data"] for name, view in read(data)}
-    arrays = {}
-    for entry in manifest.entries:
-        flat = np.frombuffer(held.pop(entry.name, b""), entry.numpy)
-        arrays[entry.name] = flat.reshape(entry.shape)
-    if held:
-        raise ValueError(f"{len(held)} arrays more")
-    return arrays
+    table = json.loads(header[_LENGTH:])
+    table.pop("__metadata__", None)
+    length = len(header) + sum(entry.nbytes for entry in entries)
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != length or len(table) != len(entries):
+            raise ValueError(f"{size} bytes in {len(table)} arrays, not {length} in {len(entries)}")
+        packed = bytearray(found.manifest.total_bytes)
+        for entry in entries:
+            start, stop = table[entry.name]["data_offsets"]
+            file.seek(len(header) + start)
+            place = memoryview(packed)[entry.offset : entry.offset + entry.nbytes]
+            if stop - start != entry.nbytes or file.readinto(place) != entry.nbytes:  # type: ignore[attr-defined]
+                raise ValueError(f"{stop - start} bytes of {entry.name}, not {entry.nbytes}")
+    return packed
 
 
 def _header(path: Path) -> bytes:
     """Return the first bytes of a safetensors file: a length, and so many bytes of JSON."""
     with open_file(path) as file:
-        start = file.read(8)
+        start = file.read(_LENGTH)
         length, size = int.from_bytes(start, "little"), os.fstat(file.fileno()).st_size
         if length > min(HEADER_LIMIT, size - len(start)):
             raise ValueError(f"a header of {length} bytes in a file of {size}")

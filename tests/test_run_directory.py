@@ -341,6 +341,21 @@ def test_rounds_that_are_still_read_stay(run: RunDirectory) -> None:
     assert run.prune(1) == (3,)
 
 
+def test_a_model_is_read_into_one_copy(run: RunDirectory) -> None:
+    arrays: Arrays = {name: np.full(1 << 20, 7, np.float32) for name in "abc"}
+    arrays["n"] = np.array([3])
+    manifest = Manifest.of(arrays)
+    run.write_round(0, arrays, manifest, model_digest(manifest.pack(arrays)), {})
+    tracemalloc.start()
+    try:
+        found = run.read_round(0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert all((found[name] == array).all() for name, array in arrays.items())
+    assert peak < 1.1 * manifest.total_bytes
+
+
 def test_runs_are_listed(tmp_path: Path, run: RunDirectory) -> None:
     RunDirectory.create(tmp_path, "a-run").close()
     (tmp_path / "runs" / "no-run").mkdir()
