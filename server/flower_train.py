@@ -40,7 +40,7 @@ from .write_behind import WriteBehind
 from ..protocol.documents import read_json
 from ..protocol.errors import SettingsError
 from ..strategies.app_source import source_of
-from ..strategies.flower_rules import rule_for
+from ..strategies.flower_rules import rule_for, unused
 from ..strategies.metrics import fractional_bits, of_app
 from ..strategies.places import umbel_home
 from ..strategies.task import Task
@@ -59,6 +59,10 @@ if TYPE_CHECKING:
     from ..strategies.metrics import Count, Sum
     from ..strategies.server_rules import Rule
 
+UNUSED = (
+    "umbel.train: of the strategy only the server step is used, and %s say nothing: cohort and "
+    "clients are settings of the run, the weight is num-examples, metrics are declared"
+)
 _log = getLogger("flwr")
 FEDERATION = "UMBEL_FEDERATION"
 """Environment variable: the federation's directory on the server."""
@@ -131,6 +135,8 @@ def train(
     run = os.environ.get(RUN) or new_run_id(grid.run.fab_id.rpartition("/")[2])
     secure = os.environ.get(PLAIN, "on") != "off"
     rule = chosen(table, said, rule_for(strategy))
+    if without_use := unused(strategy):
+        _log.warning(UNUSED, ", ".join(without_use))
     settings = run_settings(table, rest, run=run, secure=secure, rule=rule)
     clients = int(table["clients"])
     check_clients(settings, clients)

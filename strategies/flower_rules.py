@@ -7,9 +7,11 @@ taken where its class is Flower's or ours, and refused where code of its own wou
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, cast
 
 import flwr.serverapp.strategy as flower
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from . import server_rules
 from .robust_rules import Robust
@@ -87,6 +89,16 @@ def rule_for(strategy: object) -> Rule:
         )
     rule = getattr(strategy, "rule", None)
     return cast("Rule", rule) if type(rule) in server_rules.RULES.values() else meant(strategy)
+
+
+def unused(strategy: object) -> list[str]:
+    """Return the arguments that a strategy was given and that say nothing over sessions."""
+    said = []
+    for name, argument in inspect.signature(flower.FedAvg).parameters.items():
+        value = getattr(strategy, name, argument.default)
+        if value != argument.default and value is not aggregate_metricrecords:
+            said.append(name)
+    return said
 
 
 def _owner(kind: type, name: str) -> type:

@@ -16,7 +16,7 @@ import umbel
 from umbel.protocol.errors import SettingsError
 from umbel.strategies import server_rules
 from umbel.strategies.flower_arguments import Adaptive, Common
-from umbel.strategies.flower_rules import MEANT, rule_for
+from umbel.strategies.flower_rules import MEANT, rule_for, unused
 from umbel.strategies.robust_rules import Robust
 from umbel.tests.flower_grid import identified
 from umbel.tests.test_flower_fedavg import Loop, merged, record_of, reply
@@ -199,6 +199,17 @@ def test_what_an_object_means(strategy: Any, rule: Any) -> None:
     if isinstance(rule, Robust):
         rule = server_rules.FedAvg(robust=rule)
     assert rule_for(strategy) == rule
+
+
+def test_arguments_that_say_nothing_over_sessions_are_named() -> None:
+    def merge(*_: Any) -> MetricRecord:
+        return MetricRecord()
+
+    assert unused(umbel.FedAvg()) == unused(flower.FedAdam(eta=0.5)) == unused(7) == []
+    assert unused(
+        umbel.Krum(fraction_train=0.5, weighted_by_key="n", evaluate_metrics_aggr_fn=merge)
+    ) == ["fraction_train", "weighted_by_key", "evaluate_metrics_aggr_fn"]
+    assert unused(flower.FedAvg(min_available_nodes=3)) == ["min_available_nodes"]
 
 
 def test_flowers_classes_with_the_same_step_as_fedavg_and_more_are_not_mistaken_for_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import flwr.serverapp.strategy
@@ -25,12 +26,19 @@ federation, home = test_flower_train.federation, test_flower_train.home
 
 @pytest.mark.parametrize("module", [umbel, flwr.serverapp.strategy], ids=["ours", "flowers"])
 def test_an_adaptive_step_is_taken_in_the_core(
-    federation: DevFederation, home: Path, module: Any
+    federation: DevFederation,
+    home: Path,
+    module: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     result = train(
-        Nodes(federation, Wrapped), module.FedAdam(eta=0.05), initial_arrays=start(),
-        metrics=METRICS, config={"clients": 3, "rounds": 3, "weight-cap": 40},
+        Nodes(federation, Wrapped), module.FedAdam(eta=0.05, min_train_nodes=3),
+        initial_arrays=start(), metrics=METRICS,
+        config={"clients": 3, "rounds": 3, "weight-cap": 40},
     )  # fmt: skip
+    assert "only the server step is used, and min_train_nodes say nothing" in caplog.text
     # Deltas 0.01, 0.02, 0.03 in every round; by the formulas of Flower's class, in float64.
     x, m, v = np.full(40, 0.5), 0.0, 0.0
     for t in (1, 2, 3):
