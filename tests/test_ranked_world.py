@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -129,6 +130,25 @@ def test_no_free_slot_is_back_pressure(tmp_path: Path, world: RankedWorld) -> No
     finally:
         world.freed = None
         total.close()
+
+
+def test_without_memory_for_another_slot_those_in_use_must_do(
+    world: RankedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_handle: int, _start: int, _length: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    total = world.open(SIZE + 8, SPLIT)
+    assert isinstance(total, RankedSum)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    slot = total.slot("a")
+    assert slot is not None
+    slot[:] = b"\3" * (SIZE + 8)
+    assert total.slot("b") is None
+    total.fold("a")
+    total.numbers()
+    assert bytes(total.result()) == b"\3" * (SIZE + 8)
+    total.close()
 
 
 def test_each_node_once_and_nothing_after_the_end(world: RankedWorld) -> None:

@@ -134,6 +134,19 @@ def test_the_leftover_of_a_dead_owner_is_removed(tmp_path: Path) -> None:
     assert bytes(reader.view) == bytes(8)
 
 
+def test_a_bare_segment_takes_memory_part_by_part(tmp_path: Path) -> None:
+    mine = Shelf(tmp_path, mute, tmp_path).create(1 << 40, "slots", 1 << 20)
+    assert mine.path.stat().st_blocks * 512 == 1 << 20
+    mine.view[5] = 7
+    for _ in range(2):
+        mine.take(1 << 21, 1 << 20)
+    assert mine.path.stat().st_blocks * 512 == 2 << 20
+    assert mine.view[5] == 7
+    with pytest.raises(StateError, match="1048575 MiB for shared memory"):
+        mine.take(1 << 20, (1 << 40) - (1 << 20))
+    mine.unlink()
+
+
 def test_where_memory_is_short_the_disk_is_taken_and_said_once(tmp_path: Path) -> None:
     said: list[str] = []
     shelf = Shelf(tmp_path, lambda _kind, line: said.append(line), tmp_path / "none")

@@ -12,13 +12,15 @@ Each node enters once, by the list of those that were folded, and each rank adds
 its commit word: whenever a rank is killed, and however often (supervisor.py), the bits are those
 of world.py. The last section of the message, a few uint64 words, is added up here.
 
-Memory: the slots, two accumulators, nothing that grows with the number of clients. Slots are zeroed
-when the sum is frozen; both files are kept for the next sum of the size.
+Memory: the slots that are used, two accumulators, nothing that grows with the number of clients.
+Where there is no memory for another slot, those in use must do. Slots are zeroed when the sum is
+frozen; both files are kept for the next sum of the size.
 """
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,7 +107,7 @@ class RankedWorld:
         return RankedSum(self, named, ring, pair)
 
     def _make(self, about: SharedSum) -> tuple[Segment, Segment]:
-        ring = self.shelf.create(about.ring_bytes, "slots")
+        ring = self.shelf.create(about.ring_bytes, "slots", about.stride)
         try:
             pair = self.shelf.create(about.pair_bytes, "sums")
         except StateError:
@@ -136,7 +138,7 @@ class RankedSum:
         """Made by `RankedWorld.open`: the files become this sum's, and are zeroed."""
         self.world, self.about = world, about
         self._ring, self._pair = ring, pair
-        self._free = list(range(about.slots))
+        self._free = list(range(about.slots))[::-1]
         self._filling: dict[str, int] = {}
         self._used: set[int] = set()
         self._full: list[int] = []
@@ -174,10 +176,11 @@ class RankedSum:
             if node not in self._filling:
                 if self.world.freed is None:
                     self._change.wait_for(lambda: self._free or not self._folding)
-                if not self._free:
+                place = self._taken_slot()
+                if place is None:
                     return None
-                self._filling[node] = self._free.pop()
-                self._used.add(self._filling[node])
+                self._filling[node] = place
+                self._used.add(place)
             return self.about.slot(self._ring, self._filling[node])
 
     def fold(self, node: str) -> None:
@@ -284,6 +287,14 @@ class RankedSum:
             self._closed = True
             if not self._folding:
                 self._give_back()
+
+    def _taken_slot(self) -> int | None:
+        """Return a free slot that there is memory for, one that was used before a new one."""
+        if self._free:
+            with suppress(StateError):  # the slots in use must do
+                self._ring.take(self._free[-1] * self.about.stride, self.about.stride)
+                return self._free.pop()
+        return None
 
     # -- batches ----------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ PID and START (clock ticks since boot, field 22 of /proc/PID/stat) name the owne
 lock on the file as well. A file whose owner has died is a leftover, removed by the next process
 that sweeps; the lock is asked too, because in another container's /dev/shm a pid says nothing.
 multiprocessing.shared_memory is not used: there any process that attached unlinks the memory when
-it ends. The pages are taken when the file is made, so that a full disk is an error then and no
-SIGBUS later.
+it ends. Pages are taken before anybody writes to them, all when the file is made or part by part,
+so that a full disk is an error then and no SIGBUS later.
 
 Who may write where is up to the owner and those it tells the path. Not here: what lies inside.
 """
@@ -49,18 +49,20 @@ class Segment:
     def __init__(self, path: Path, handle: int, *, write: bool) -> None:
         """Map an open file. The mapping has a descriptor of its own, and the owner's lock on it."""
         self._map = mmap.mmap(handle, 0, access=mmap.ACCESS_WRITE if write else mmap.ACCESS_READ)
+        self._taken: set[int] = set()
         self.path = path
         self.view = memoryview(self._map)
         """The bytes; read-only where the segment was attached so."""
 
     @classmethod
-    def create(cls, directory: Path, nbytes: int, kind: str) -> Self:
+    def create(cls, directory: Path, nbytes: int, kind: str, *, bare: bool = False) -> Self:
         """Make a file of zeros that this process owns.
 
         Args:
             directory: Where.
             nbytes: 1 or more.
             kind: A word of small letters, for whoever lists the directory.
+            bare: Take no memory yet: `take` does before anybody writes.
 
         Raises:
             SettingsError: No bytes, or no such word.
@@ -77,13 +79,13 @@ class Segment:
             raise StateError(str(directory), "room for shared memory", error.strerror) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.posix_fallocate(handle, 0, nbytes)
+            os.ftruncate(handle, nbytes)
+            if not bare:
+                os.posix_fallocate(handle, 0, nbytes)
             return cls(path, handle, write=True)
         except OSError as error:
             path.unlink()
-            raise StateError(
-                str(directory), f"{nbytes >> 20} MiB for shared memory", error.strerror
-            ) from error
+            raise _no_room(directory, nbytes, error) from error
         finally:
             os.close(handle)
 
@@ -108,6 +110,24 @@ class Segment:
             return cls(path, handle, write=write)
         finally:
             os.close(handle)
+
+    def take(self, start: int, nbytes: int) -> None:
+        """Take the memory of a part of a bare segment, once.
+
+        Raises:
+            StateError: There is none left.
+        """
+        if start in self._taken:
+            return
+        try:
+            handle = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.posix_fallocate(handle, start, nbytes)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise _no_room(self.path.parent, nbytes, error) from error
+        self._taken.add(start)
 
     def array(self, dtype: str, start: int = 0, stop: int | None = None) -> np.ndarray[Any, Any]:
         """Return bytes [start, stop) as a flat array of `dtype`, no copy."""
@@ -145,9 +165,14 @@ class Shelf:
             if count:
                 say("memory", f"{directory}: removed {count} files of processes that have died")
 
-    def create(self, nbytes: int, kind: str) -> Segment:
-        """Make a segment where there is room; see `Segment.create`."""
-        made = self._created(nbytes, kind)
+    def create(self, nbytes: int, kind: str, first: int = 0) -> Segment:
+        """Make a segment where there is room; see `Segment.create`.
+
+        Of a bare one the first `first` bytes are taken, and there must be room for these.
+        """
+        made = self._created(nbytes, kind, first)
+        if first:
+            made.take(0, first)
         self._made.add(made)
         # One that is forgotten while it is in use, by an error on the way, leaves no file.
         finalize(made, made.path.unlink, missing_ok=True).atexit = False
@@ -158,16 +183,17 @@ class Shelf:
         for segment in list(self._made):
             segment.unlink()
 
-    def _created(self, nbytes: int, kind: str) -> Segment:
-        if _room(self._memory) >= nbytes + SPARE:
-            return Segment.create(self._memory, nbytes, kind)
+    def _created(self, nbytes: int, kind: str, first: int) -> Segment:
+        needed = first or nbytes
+        if _room(self._memory) >= needed + SPARE:
+            return Segment.create(self._memory, nbytes, kind, bare=bool(first))
         if not self._told:
             self._told = True
-            free = f"{_room(self._memory) >> 20} MiB free for {nbytes >> 20} MiB"
+            free = f"{_room(self._memory) >> 20} MiB free for {needed >> 20} MiB"
             self._say(
                 "memory", f"{self._memory} has {free}: shared memory lies in {self._fallback}"
             )
-        return Segment.create(self._fallback, nbytes, kind)
+        return Segment.create(self._fallback, nbytes, kind, bare=bool(first))
 
 
 def remove_leftovers(directory: Path) -> int:
@@ -184,6 +210,10 @@ def remove_leftovers(directory: Path) -> int:
                 os.unlink(directory / name)
                 removed += 1
     return removed
+
+
+def _no_room(directory: Path, nbytes: int, error: OSError) -> StateError:
+    return StateError(str(directory), f"{nbytes >> 20} MiB for shared memory", error.strerror)
 
 
 def _unlocked(path: Path) -> bool:
