@@ -4,6 +4,7 @@
     stream/tls     as in service, with mutual TLS; peer: Flower's push with TLS
     publish        seconds from a round's last frame to the next model in force, digest and all
     publish/fedadam, publish/ranks=2    the same with another rule, and by two processes
+    flower-objects    replies in Flower messages into the mean (flower_objects.py); peer: Flower's
 
 Sender and receiver are two processes of this machine. The limit is the same bytes over one plain
 TCP or TLS connection into memory that is there. How each is measured: docs/benchmarks.md.
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from . import flower_ingest, grpc_ingest, ingest_publish, tcp_ingest
+from . import flower_ingest, flower_objects, grpc_ingest, ingest_publish, tcp_ingest
 from .ingest_process import certificates, other
 from .record import Measurement, interleave
 from ..protocol.errors import SettingsError
@@ -58,6 +59,7 @@ def run(
             raise SettingsError(f"--{name}", f"{_NEED[name]} or more", value)
     yield from _streams(os.urandom(mib * MIB), runs)
     yield from _published(params, runs)
+    yield from flower_objects.cases(params, runs)
 
 
 def _streams(payload: bytes, runs: int) -> Iterator[Measurement]:

@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 import flwr.serverapp.strategy
 import numpy as np
-from flwr.app import Array, ArrayRecord
 
 from . import npy
-from .flower_replies import Landed, whole
+from .flower_replies import Landed, packed, whole
 from .flower_rules import meant
 from .flower_streaming import streaming
 from .landing import Landing
@@ -37,7 +36,7 @@ from ..protocol.errors import BadUpdate, RoundFailed, SettingsError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.serverapp import Grid
     from flwr.serverapp.strategy import Result
     from numpy.typing import NDArray
@@ -103,7 +102,7 @@ class FedAvg(flwr.serverapp.strategy.FedAvg):
         except RoundFailed as error:
             _log.warning("aggregate_train: round %d has no result: %s", server_round, error)
             return None, None
-        record = ArrayRecord({name: Array(np.asarray(merged[name])) for name in model})
+        record = packed({name: np.asarray(merged[name]) for name in model})
         return record, self.train_metrics_aggr_fn(self._counted(landed), self.weighted_by_key)
 
     def _moved(self, _server_round: int, _model: Arrays, mean: Arrays) -> Arrays:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
-from . import flower_objects
-from .landing import Incoming, Landing
+from . import flower_objects, npy
+from .landing import NUMPY, Incoming, Landing
 from .object_tree import (
     MAX_RECORDS,
     Object,
@@ -253,6 +253,13 @@ class _Reading:
 def whole(record: ArrayRecord) -> dict[str, Incoming]:
     """Return the arrays of a record that is in memory."""
     return {name: Incoming(a.dtype, a.stype, (a.data,)) for name, a in record.items()}
+
+
+def packed(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """Return Flower's form of arrays, as its own `Array(array)` but copied once."""
+    return ArrayRecord(
+        {n: Array(a.dtype.name, a.shape, NUMPY, npy.encoded(a)) for n, a in arrays.items()}
+    )
 
 
 def _empty(dtype: str, shape: tuple[int, ...]) -> Array:

@@ -39,6 +39,8 @@ SLOTS = 8
 """Most updates of a batch."""
 ROOM = 1 << 28
 """Bytes that slots beyond the first may take."""
+NUMPY = "numpy.ndarray"
+"""What Flower says of an array that is a .npy file."""
 _ALIGN = 64
 _NARROW = 4
 
@@ -89,8 +91,6 @@ class Landing:
         self.model = dict(model)
         self._weights.clear()
         self._weight = 0.0
-        for total in self._total.values():
-            total[:] = 0.0
         return self
 
     def take(self, node: str, arrays: Mapping[str, Incoming], weight: float) -> None:
@@ -122,7 +122,10 @@ class Landing:
             for tile in tiles(total.size):
                 wide = self._wide[:count, : tile.stop - tile.start]
                 np.copyto(wide, rows[:count, tile])
-                total[tile] += weights @ wide
+                if self._weight == 0.0:  # what the round before left is written over
+                    np.matmul(weights, wide, out=total[tile])
+                else:
+                    total[tile] += weights @ wide
         self._weight += math.fsum(self._weights)
         self._weights.clear()
 
@@ -152,7 +155,7 @@ class Landing:
         pieces = iter(incoming.pieces)
         first = memoryview(next(pieces, b""))
         try:
-            if incoming.stype != "numpy.ndarray":
+            if incoming.stype != NUMPY:
                 raise ValueError(f"serialisation {incoming.stype!r}")  # noqa: TRY301 - as the reader
             head = npy.read_head(first, incoming.dtype)
         except ValueError as error:

@@ -8,13 +8,18 @@ ml_dtypes has it: the file says two bytes of anything, Flower's `Array.dtype` sa
 
 from __future__ import annotations
 
+import io
 import math
 import re
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
 from ..protocol.manifest import MAX_BYTES, MAX_DIMENSIONS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MAGIC, _LONGEST = 8, 4096
 _HEADER = re.compile(
@@ -54,7 +59,7 @@ def read_head(data: bytes | memoryview, named: str) -> Head:
     return Head(start, _dtype(found[1].decode(), named), shape, found[2] == b"True")
 
 
-def decoded(data: bytes, named: str) -> np.ndarray[Any, np.dtype[Any]]:
+def decoded(data: bytes, named: str) -> NDArray[Any]:
     """Return a read-only view of the array in a whole file, no copy.
 
     Raises:
@@ -66,6 +71,14 @@ def decoded(data: bytes, named: str) -> np.ndarray[Any, np.dtype[Any]]:
         raise ValueError(f"{head.dtype} {head.shape} in {got} bytes")
     flat = np.frombuffer(data, head.dtype, offset=head.start) if got else np.empty(0, head.dtype)
     return flat.reshape(head.shape, order="F" if head.fortran else "C")
+
+
+def encoded(array: NDArray[Any]) -> bytes:
+    """Return the file of an array in C order, copied once."""
+    head = io.BytesIO()
+    form = {"descr": dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
+    write_array_header_1_0(head, form)
+    return b"".join((head.getvalue(), np.ascontiguousarray(array).view(np.uint8).data))
 
 
 def _text(data: bytes | memoryview) -> tuple[int, bytes]:

@@ -8,19 +8,22 @@ from typing import Any
 
 import pytest
 
-from umbel.benchmarks import ingest, ingest_publish, tcp_ingest
+from umbel.benchmarks import flower_objects, ingest, ingest_publish, tcp_ingest
 from umbel.benchmarks.ingest_process import certificates, other
 from umbel.protocol.errors import SettingsError, VoidRound
+from umbel.strategies.landing import Landing
 from umbel.strategies.server_rules import FedAvg
 
 
 def test_a_small_run_has_both_ways_with_peer_and_limit() -> None:
     lines = [m.line() for m in ingest.run(mib=1, params=20_000, runs=1)]
-    ways, ends = lines[:2], lines[2:]
+    ways, ends, objects = lines[:2], lines[2:-2], lines[-2:]
     assert [line["case"] for line in ways] == ["stream/plain", "stream/tls"]
     assert all(line["unit"] == "GB/s" and line["ratio"] and line["of_limit"] for line in ways)
     assert [line["case"] for line in ends] == [case.name for case in ingest_publish.CASES]
     assert all(line["unit"] == "s" and line["of_limit"] for line in ends)
+    assert [line["case"] for line in objects] == ["flower-objects", "flower-objects/hashed"]
+    assert all(line["unit"] == "GB/s" and line["ratio"] for line in objects)
 
 
 def test_without_torch_no_ranks_publish(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,3 +63,9 @@ def test_an_update_that_is_not_the_announced_one_is_not_timed() -> None:
         with pytest.raises(RuntimeError, match="invalid argument"):
             end.seconds()
         end.close()
+
+
+def test_a_mean_that_is_not_flowers_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Landing, "mean", lambda self: dict(self.model))
+    with pytest.raises(VoidRound, match="expected Flower's mean"):
+        list(flower_objects.cases(1000, 1))
