@@ -12,7 +12,8 @@ fold         fold.py: updates into a sum; torch_fold.py has Umbel and the limit,
              peer, layer_sizes.py its layers.
 ingest       ingest.py: an update into the server's memory; ingest_process.py is the other process,
              grpc_ingest.py Umbel's two ends, flower_ingest.py the peer's, tcp_ingest.py the limit;
-             ingest_publish.py is the end of a round.
+             ingest_publish.py is the end of a round. flower_objects.py: Flower's own objects into
+             the mean.
 unmask       unmask.py: masks off a sum; flower_masks.py is the peer.
 step         step.py: the model moves by the mean; torch_steps.py, and flower_step.py as the peer.
 gpu          gpu.py: bits and rates of a CUDA device, by torch_gpu.py.

@@ -7,7 +7,7 @@ A task     task.py is what a user defines: model, data, loss; metrics.py what is
            spawned.py how such a process is started.
 Training   trainer.py is one client's work, the same for all, testing.py the split of a
            server's test; numpy_task.py (with numpy_models.py) and torch_task.py are its engines.
-Averaging  fedavg.py is the running mean of updates, torch_fedavg.py over one flat vector.
+Averaging  fedavg.py says which arrays are averaged, and has their norm.
            server_rules.py is what a mean does to a model: FedAvg, FedAdam and the others as pure
            values, one_pass.py picks the compiled kernels of numba_steps.py for them, by way of
            compiled.py, server_step.py is a whole model moved by one.

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from umbel.protocol.errors import BadUpdate, RoundFailed
 from umbel.strategies import landing
@@ -82,6 +84,43 @@ def test_the_mean_is_the_exact_one_rounded(clients: int) -> None:
             else:
                 # A float64 is nearer to the exact mean than the narrow type can tell.
                 assert mean[place] == np.float64(exact).astype(mean.dtype)
+
+
+VALUES = st.floats(-1e6, 1e6, width=32)
+
+
+@given(
+    st.lists(st.tuples(st.tuples(VALUES, VALUES), st.integers(1, 2**20)), min_size=1, max_size=12)
+)
+def test_the_mean_of_any_values_equals_the_exact_fraction(
+    updates: list[tuple[tuple[float, float], int]],
+) -> None:
+    total = Landing({"w": np.zeros(2, np.float32)})
+    for values, weight in updates:
+        total.take("node", sent({"w": np.array(values, np.float32)}), weight)
+    weights = sum(weight for _, weight in updates)
+    scale = max(abs(v) for values, _ in updates for v in values)
+    for place, got in enumerate(total.mean()["w"].tolist()):
+        parts = (Fraction(values[place]) * weight for values, weight in updates)
+        exact = sum(parts, Fraction()) / weights
+        # One rounding to float32 (2^-24 of the result) and 12 of float64.
+        assert abs(Fraction(got) - exact) <= abs(exact) / 2**24 + Fraction(scale) / 2**48
+
+
+def test_a_thousand_clients_stay_within_1e_6_and_arrive_in_any_order() -> None:
+    rng = np.random.default_rng(3)
+    updates = rng.normal(size=(1000, 257)).astype(np.float32)
+    weights = rng.integers(1, 2**20, 1000)
+    exact = np.average(updates.astype(np.longdouble), axis=0, weights=weights)
+    means = []
+    for order in (range(1000), reversed(range(1000))):
+        total = Landing({"w": updates[0]})
+        for i in order:
+            total.take("node", sent({"w": updates[i]}, step=4096), int(weights[i]))
+        means.append(total.mean()["w"])
+    scale = np.abs(updates).max()
+    assert np.abs(means[0] - exact).max() <= 1e-6 * scale
+    assert np.abs(means[0] - means[1]).max() <= np.spacing(np.float32(scale))
 
 
 def test_any_order_and_any_batches_have_the_same_bits_where_the_products_fit() -> None:

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from umbel.protocol.errors import PeerError, SettingsError
-from umbel.server.core.world import FloatSum, Sum, World
-from umbel.strategies import fedavg
+from umbel.server.core.world import Sum, World
 
 
 def send(total: Sum, node: str, message: bytes) -> None:
@@ -196,7 +195,3 @@ def test_sizes_that_fit_no_layout(size: int, split: int) -> None:
 def test_a_world_needs_a_slot() -> None:
     with pytest.raises(SettingsError, match=r"core\.slots"):
         World(slots=0)
-
-
-def test_the_float_fold_is_the_one_of_fedavg() -> None:
-    assert FloatSum is fedavg.FloatSum

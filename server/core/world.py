@@ -9,8 +9,9 @@ accumulator is kept between sums of one size. Where a robust rule needs more tha
 messages go to a store instead (kept.py), and only their uint64 words are added up.
 
 A message is `split` bytes of little-endian uint32 words and then uint64 words, both summed modulo
-their word size (docs/protocol.md, section 8.2). `FloatSum` is the fold where no codec is in the
-way. Not here: who may be folded (firewall.py), what the sum means (protocol/layout.py).
+their word size (docs/protocol.md, section 8.2). Float models come in
+Flower's messages only (strategies/landing.py). Not here: who may be folded (firewall.py), what the
+sum means (protocol/layout.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from .. import stepping
 from ..leaf_hashes import digest_of
 from ...protocol.codec import check_sum
 from ...protocol.errors import PeerError, SettingsError
-from ...strategies.fedavg import FloatSum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from .kept import Keeping, Slot, Store
     from .run_model import Block, RunModel
     from ..stepping import StepOrder
-
-__all__ = ["FloatSum", "Sum", "World"]
 
 S = TypeVar("S")
 
