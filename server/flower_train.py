@@ -223,8 +223,6 @@ def _learned(
 
 def _own_test(task: Task | type[Task], trainer: TaskTrainer, evaluators: int) -> Test | None:
     """Return a task's own test: in processes that find the task by its name, if it has one."""
-    if evaluators < 0:
-        raise SettingsError("evaluators", "0 or more", evaluators)
     if type(trainer.task).test_data is Task.test_data:
         return None
     try:

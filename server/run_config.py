@@ -111,6 +111,8 @@ def run_settings(
     Raises:
         SettingsError: A value lies outside its range.
     """
+    if int(table["evaluators"]) < 0:
+        raise SettingsError("evaluators", "0 or more", table["evaluators"])
     params = Params(
         alpha=float(table["alpha"]),
         delta=float(table["delta"]),

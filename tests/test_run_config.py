@@ -98,6 +98,7 @@ def test_what_no_client_could_train_with_ends_here(key: str, value: Value) -> No
         ("weight-cap", 0),
         ("value-range", 0.0),
         ("cohort", 2),
+        ("evaluators", -1),
     ],
 )
 def test_a_value_outside_its_range_is_named(key: str, value: Value) -> None:
