@@ -113,8 +113,9 @@ class KeptModels(Landing):
 
     def again(self, model: Arrays) -> Landing:
         """Return rows for the next round: these, emptied, where the arrays are alike."""
-        if super().again(model) is not self:
+        if not self.fits(model):
             return KeptModels(model, self._robust, len(self._changes) - self._own)
+        self.model = dict(model)
         self._kept.clear()
         return self
 

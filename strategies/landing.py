@@ -84,14 +84,19 @@ class Landing:
 
     def again(self, model: Mapping[str, NDArray[Any]]) -> Landing:
         """Return a landing for the next round: this one, emptied, where the arrays are alike."""
-        if {n: (a.dtype, a.shape) for n, a in model.items()} != {
-            n: (a.dtype, a.shape) for n, a in self.model.items()
-        }:
+        if not self.fits(model):
             return Landing(model)
         self.model = dict(model)
         self._weights.clear()
         self._weight = 0.0
         return self
+
+    def fits(self, model: Mapping[str, NDArray[Any]]) -> bool:
+        """Return whether a model has the arrays that this landing was made for."""
+        mine, other = (
+            {n: (a.dtype, a.shape) for n, a in arrays.items()} for arrays in (self.model, model)
+        )
+        return mine == other
 
     def take(self, node: str, arrays: Mapping[str, Incoming], weight: float) -> None:
         """Land one model and count it with its weight, which the caller has checked.

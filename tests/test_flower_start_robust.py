@@ -202,6 +202,14 @@ def test_too_few_replies_are_a_round_without_a_result(
     assert _round(made, model, _sent(model, clients=clients + 1))[0] is not None
 
 
+def test_rounds_share_no_rows() -> None:
+    made = umbel.FedMedian()
+    for size, value in ((3, 1.0), (3, 5.0), (2, 7.0)):
+        model: Arrays = {"w": np.zeros(size, np.float32)}
+        sent: list[Arrays] = [{"w": np.full(size, value + k, np.float32)} for k in range(3)]
+        assert _round(made, model, sent)[0]["w"].tolist() == [value + 1.0] * size
+
+
 def test_the_geometric_median_weighs_by_examples() -> None:
     made = umbel.GeometricMedian()
     model: Arrays = {"w": np.zeros(1, np.float32)}
