@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -65,8 +66,8 @@ connection is kept for the next request: the SuperLink closes it after 5 s."""
 READY_S = 2.0
 """Seconds for the SuperLink's answer to `/readyz`."""
 READY_LOOK_S = 1.0
-_OK = 200
-_STAYS = frozenset({404, 503})
+_OK, _TRY_AGAIN = 200, 503
+_STAYS = frozenset({404, _TRY_AGAIN})
 """Refusals after which the connection is good for another request."""
 
 
@@ -135,23 +136,27 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         body = _Body(self, scope, receive)
-        try:
-            target, page = _checked(scope), None
-            if scope["method"] in {"GET", "HEAD"}:
-                page = self._pages.get(target)
-            if page is not None:
-                await (await page())(scope, receive, send)
-            else:
-                await self._pass(_fleet(scope["method"], target), scope, body, send)
-        except Turned as turned:
-            self._lines.say(turned.kind, f"{turned.status} to {_peer(scope)}: {turned.line}")
-            # What still comes of a body that is not taken is not waited for.
-            stays = body.whole and turned.status in _STAYS
-            headers = None if stays else {"connection": "close"}
-            answer = PlainTextResponse(turned.line + "\n", turned.status, headers)
-            await answer(scope, receive, send)
-        except _Gone:
-            pass
+        with suppress(_Gone):
+            try:
+                await self._serve(scope, receive, send, body)
+            except Turned as turned:
+                self._lines.say(turned.kind, f"{turned.status} to {_peer(scope)}: {turned.line}")
+                if turned.status == _TRY_AGAIN:
+                    await body.skip()
+                # Else what still comes of a body that is not taken is not waited for.
+                stays = body.whole and turned.status in _STAYS
+                headers = None if stays else {"connection": "close"}
+                answer = PlainTextResponse(turned.line + "\n", turned.status, headers)
+                await answer(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, body: _Body) -> None:
+        target, page = _checked(scope), None
+        if scope["method"] in {"GET", "HEAD"}:
+            page = self._pages.get(target)
+        if page is not None:
+            await (await page())(scope, receive, send)
+        else:
+            await self._pass(_fleet(scope["method"], target), scope, body, send)
 
     # -- to the SuperLink and back ------------------------------------------------------------
 
@@ -164,7 +169,7 @@ class Front:
             self._note_away(error)
             raise Turned(503, "the SuperLink is away; try again", "turned") from error
         finally:
-            self.held -= body.count
+            self.held -= body.held
         try:
             self._note_back()
             await self._answer(response, scope, send)
@@ -250,43 +255,51 @@ class _Body:
     """A request's body on its way: pieces as they come, counted and timed."""
 
     def __init__(self, front: Front, scope: Scope, receive: Receive) -> None:
-        self._front, self._receive = front, receive
+        self._front, self._receive, self._pace = front, receive, _Pace(front.terms)
         lengths = [value for name, value in scope["headers"] if name == b"content-length"]
         self._length = int(lengths[0]) if lengths else 0
         chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
         self.whole = not self._length and not chunked
         """Whether nothing of it is still to come."""
-        self.count = 0
+        self._count = 0
+        self.held = 0
+        """Bytes of it that went on."""
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        """Return its pieces."""
-        return self._pieces()
-
-    async def _pieces(self) -> AsyncIterator[bytes]:
-        terms, pace = self._front.terms, _Pace(self._front.terms)
-        if self._length > terms.largest:
-            raise Turned(413, f"a body above {terms.largest} bytes", "large")
-        while True:
-            try:
-                async with asyncio.timeout_at(pace.until()):
-                    message: Message = await self._receive()
-            except TimeoutError as error:
-                raise Turned(408, "its body comes too slowly", "slow") from error
-            if message["type"] == "http.disconnect":
-                raise _Gone
-            piece: bytes = message.get("body", b"")
-            self.whole = not message.get("more_body", False)
-            self.count += len(piece)
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield its pieces."""
+        while not self.whole:
+            piece = await self._next()
+            self.held += len(piece)
             self._front.held += len(piece)
-            if self.count > terms.largest:
-                raise Turned(413, f"a body above {terms.largest} bytes", "large")
-            if self._front.held > terms.bodies:
+            if self._front.held > self._front.terms.bodies:
                 raise Turned(503, "too many large requests at once; try again", "busy")
-            pace.moved(len(piece))
             if piece:
                 yield piece
-            if self.whole:
-                return
+
+    async def skip(self) -> None:
+        """Take the rest of it from whoever sends it, so that he hears why it went nowhere."""
+        with suppress(Turned):
+            while not self.whole:
+                await self._next()
+
+    async def _next(self) -> bytes:
+        most = self._front.terms.largest
+        if max(self._length, self._count) > most:
+            raise Turned(413, f"a body above {most} bytes", "large")
+        try:
+            async with asyncio.timeout_at(self._pace.until()):
+                message: Message = await self._receive()
+        except TimeoutError as error:
+            raise Turned(408, "its body comes too slowly", "slow") from error
+        if message["type"] == "http.disconnect":
+            raise _Gone
+        piece: bytes = message.get("body", b"")
+        self._pace.moved(len(piece))
+        self._count += len(piece)
+        if self._count > most:
+            raise Turned(413, f"a body above {most} bytes", "large")
+        self.whole = not message.get("more_body", False)
+        return piece
 
 
 class _Pace:

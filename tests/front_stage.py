@@ -96,7 +96,7 @@ class SuperLink:
 class Stage:
     """The two of them, their loop in a thread."""
 
-    def __init__(self, folder: Path, terms: Terms, most: int) -> None:
+    def __init__(self, folder: Path, terms: Terms, most: int, sndbuf: int) -> None:
         self.folder, self.log = folder, list[str]()
         self.authority = Authority.create("dev", datetime.now(UTC))
         folder.mkdir(exist_ok=True)
@@ -104,15 +104,16 @@ class Stage:
         for name in ("front", "superlink"):
             self.issue(name)
         self.trust = ssl.create_default_context(cafile=folder / "ca.pem")
-        self._terms, self._most, self._ready = terms, most, threading.Event()
+        self._terms, self._most, self._sndbuf = terms, most, sndbuf
+        self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()))
         self._thread.start()
         assert self._ready.wait(10)
 
-    def issue(self, name: str) -> None:
+    def issue(self, name: str, authority: Authority | None = None) -> None:
         """Write a new key and certificate of a server, each whole."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        leaf = self.authority.issue_gateway(key.public_key(), NAMES, datetime.now(UTC))
+        key, by = ec.generate_private_key(ec.SECP256R1()), authority or self.authority
+        leaf = by.issue_gateway(key.public_key(), NAMES, datetime.now(UTC))
         for end, content in (("key", key_pem(key)), ("pem", pem(leaf))):
             (self.folder / f"{name}.new").write_bytes(content)
             (self.folder / f"{name}.new").replace(self.folder / f"{name}.{end}")
@@ -128,6 +129,7 @@ class Stage:
         lines = Lines(self.log.append, time.monotonic)
         front = Front(f"127.0.0.1:{self.behind}", self.trust, lines, self._terms)
         listener = listening("127.0.0.1", 0)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._sndbuf)
         self.port = int(listener.getsockname()[1])
         certificate = Certificate(self.folder / "front.pem", self.folder / "front.key", lines)
         self.doors = Doors(front, certificate, listener, self._most, lines)
@@ -158,7 +160,9 @@ class Stage:
         asyncio.run_coroutine_threadsafe(self._close_superlink(), self._loop).result(5)
 
     def back(self) -> None:
-        """Start it again on its port."""
+        """Start it again on its port, with its certificate as it is now."""
+        own = (self.folder / "superlink.pem", self.folder / "superlink.key")
+        self._behind_tls.load_cert_chain(*own)
         asyncio.run_coroutine_threadsafe(self._open_superlink(), self._loop).result(5)
 
     def stop(self) -> None:
@@ -175,9 +179,16 @@ class Stage:
 
     # -- clients ------------------------------------------------------------------------------
 
-    def connect(self) -> ssl.SSLSocket:
+    def connect(self, rcvbuf: int = 1 << 20) -> ssl.SSLSocket:
         """Return a connection with the front, through its handshake."""
-        plain = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        plain = socket.socket()
+        plain.settimeout(10)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+        try:
+            plain.connect(("127.0.0.1", self.port))
+        except OSError:
+            plain.close()
+            raise
         return self.trust.wrap_socket(plain, server_hostname="localhost")
 
     def ask(self, raw: bytes) -> bytes:
@@ -216,9 +227,9 @@ def answer(body: bytes, *headers: str, status: int = 200) -> bytes:
 
 
 def rest(line: ssl.SSLSocket) -> bytes:
-    """Return what comes until the end."""
+    """Return what comes until the end, which must come."""
     found = b""
-    with suppress(OSError):
+    with suppress(ConnectionError, ssl.SSLError):
         while piece := line.recv(65536):
             found += piece
     return found
@@ -244,9 +255,11 @@ def status(raw: bytes) -> int:
 
 
 @contextmanager
-def staged(folder: Path, terms: Terms | None = None, most: int = 100) -> Iterator[Stage]:
+def staged(
+    folder: Path, terms: Terms | None = None, most: int = 100, sndbuf: int = 1 << 20
+) -> Iterator[Stage]:
     """Give a running stage."""
-    stage = Stage(folder, terms or Terms(), most)
+    stage = Stage(folder, terms or Terms(), most, sndbuf)
     try:
         yield stage
     finally:

@@ -117,6 +117,22 @@ def test_an_answer_that_nobody_takes_is_given_up(
         )  # fmt: skip
 
 
+def test_an_answer_that_is_taken_slowly_arrives_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_door, "IDLE_S", 0.3)
+    monkeypatch.setattr(front_door, "_TICK", 0.05)
+    size = 400_000  # fits into what the front may still have to send when it has done its work
+    with staged(tmp_path / "f", sndbuf=4096) as stage, stage.connect(rcvbuf=4096) as line:
+        stage.superlink.said[PULL] = answer(bytes(size))
+        line.sendall(post())
+        got = 0
+        while piece := line.recv(16384):
+            got += len(piece)
+            time.sleep(0.02)
+        assert got > size
+
+
 def test_a_connection_that_vanishes_in_its_request_leaves_nothing(tmp_path: Path) -> None:
     with staged(tmp_path / "f") as stage:
         stage.do(stage.superlink.answers.clear)
