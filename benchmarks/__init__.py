@@ -9,7 +9,8 @@ secure       secure.py: what protection costs. secure_cast.py is who takes part 
 footprint    footprint.py: memory and start-up of a device; footprint_node.py is the device,
              flower_footprint.py the peer.
 fold         fold.py: updates into a sum; torch_fold.py has Umbel and the limit, flower_fold.py the
-             peer, layer_sizes.py its layers.
+             peer, layer_sizes.py its layers; torch_ranked_fold.py are the ranks' own sums,
+             fold_memory.py the process whose memory is compared.
 ingest       ingest.py: an update into the server's memory; ingest_process.py is the other process,
              grpc_ingest.py Umbel's two ends, flower_ingest.py the peer's, tcp_ingest.py the limit;
              ingest_publish.py is the end of a round. flower_objects.py: Flower's own objects into

@@ -52,13 +52,14 @@ def run(
     mib: Annotated[int, typer.Option(help="MiB of an update; Flower cuts it into 5.")] = 80,
     params: Annotated[int, typer.Option(help="Parameters of a published model.")] = 10_000_000,
     runs: Annotated[int, typer.Option(help="Interleaved runs; a figure needs five.")] = 9,
+    ranks: Annotated[bool, typer.Option(help="Publish by ranks, too.")] = True,
 ) -> Iterator[Measurement]:
     """Yield every case; the sizes are checked before anything is measured."""
     for name, value in {"mib": mib, "params": params, "runs": runs}.items():
         if value < _NEED[name]:
             raise SettingsError(f"--{name}", f"{_NEED[name]} or more", value)
     yield from _streams(os.urandom(mib * MIB), runs)
-    yield from _published(params, runs)
+    yield from _published(params, runs, ranks)
     yield from flower_objects.cases(params, runs)
 
 
@@ -84,14 +85,15 @@ def _streams(payload: bytes, runs: int) -> Iterator[Measurement]:
         )
 
 
-def _published(params: int, runs: int) -> Iterator[Measurement]:
+def _published(params: int, runs: int, ranks: bool) -> Iterator[Measurement]:
     """Race the worlds at the end of a round."""
     played, torch = ingest_publish.Round(params), importlib.util.find_spec("torch")
-    cases = [case for case in ingest_publish.CASES if torch or not case.ranks]
+    wanted = [case for case in ingest_publish.CASES if ranks or not case.ranks]
+    cases = [case for case in wanted if torch or not case.ranks]
     with ExitStack() as stack:
         calls = {case.name: played.ends(stack, case) for case in cases}
         found = interleave({**calls, "digest": played.digest_seconds}, runs)
-    for case in ingest_publish.CASES:
+    for case in wanted:
         yield Measurement(
             bench="ingest",
             case=case.name,

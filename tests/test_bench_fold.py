@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from umbel.benchmarks import flower_fold, fold, torch_fold
+from umbel.benchmarks import flower_fold, fold, torch_fold, torch_ranked_fold
 from umbel.benchmarks.layer_sizes import layer_sizes
 from umbel.protocol.errors import SettingsError, VoidRound
 from umbel.server.core import torch_kernels
@@ -58,14 +58,27 @@ def test_reading_the_updates_is_the_other_limit_and_in_place_the_peer_of_the_pai
 
 
 def test_a_small_run_has_every_case_of_the_table() -> None:
-    lines = [m.line() for m in fold.run(params=20_000, clients=19, runs=1)]
-    assert sorted(str(line["case"]) for line in lines) == sorted(fold.CASES)
-    assert all(line["unit"] == "GB/s" and line["ratio"] for line in lines)
+    lines = [m.line() for m in fold.run(params=300_000, clients=19, runs=1, ranks=False)]
+    rates, memory = lines[:-2], lines[-2:]
+    assert sorted(str(line["case"]) for line in rates) == sorted(fold.CASES)
+    assert all(line["unit"] == "GB/s" and line["ratio"] for line in rates)
+    assert [line["case"] for line in memory] == ["memory/64-over-8", "memory/named"]
+    assert all(0.5 < float(str(line["umbel"])) < 2.0 for line in memory)
+
+
+@pytest.mark.slow
+def test_ranks_fold_too() -> None:
+    one, two = (m.line() for m in torch_ranked_fold.cases(50_000, 9, 1))
+    assert (one["case"], two["case"]) == fold.RANKED
+    assert one["ratio"] == 1.0
+    assert one["limit"]
+    assert two["ratio"]
+    assert two["limit"]
 
 
 def test_threads_are_given_back() -> None:
     before = torch.get_num_threads()
-    list(fold.run(params=1000, clients=2, runs=1))
+    list(torch_fold.Race(1000, 2, 1).cases())
     assert torch.get_num_threads() == before
 
 
@@ -102,6 +115,7 @@ def test_sizes_are_checked_first(option: str) -> None:
 
 def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    found = list(fold.run())
-    assert [m.case for m in found] == list(fold.CASES)
-    assert all("umbel[torch]" in str(m.absent) for m in found)
+    found = list(fold.run(params=300_000, runs=1))
+    assert [m.case for m in found[:-2]] == [*fold.CASES, *fold.RANKED]
+    assert all("umbel[torch]" in str(m.absent) for m in found[:-2])
+    assert all(m.samples for m in found[-2:])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from umbel.benchmarks import flower_objects, ingest, ingest_publish, tcp_ingest
+from umbel.benchmarks import flower_objects, ingest, tcp_ingest
 from umbel.benchmarks.ingest_process import certificates, other
 from umbel.protocol.errors import SettingsError, VoidRound
 from umbel.strategies.landing import Landing
@@ -16,19 +16,26 @@ from umbel.strategies.server_rules import FedAvg
 
 
 def test_a_small_run_has_both_ways_with_peer_and_limit() -> None:
-    lines = [m.line() for m in ingest.run(mib=1, params=20_000, runs=1)]
+    lines = [m.line() for m in ingest.run(mib=1, params=20_000, runs=1, ranks=False)]
     ways, ends, objects = lines[:2], lines[2:-2], lines[-2:]
     assert [line["case"] for line in ways] == ["stream/plain", "stream/tls"]
     assert all(line["unit"] == "GB/s" and line["ratio"] and line["of_limit"] for line in ways)
-    assert [line["case"] for line in ends] == [case.name for case in ingest_publish.CASES]
+    assert [line["case"] for line in ends] == ["publish", "publish/fedadam"]
     assert all(line["unit"] == "s" and line["of_limit"] for line in ends)
     assert [line["case"] for line in objects] == ["flower-objects", "flower-objects/hashed"]
     assert all(line["unit"] == "GB/s" and line["ratio"] for line in objects)
 
 
+@pytest.mark.slow
+def test_ranks_publish_too() -> None:
+    found = [m.line() for m in ingest._published(20_000, 1, ranks=True)]
+    assert [line["case"] for line in found] == ["publish", "publish/fedadam", "publish/ranks=2"]
+    assert all(line["umbel"] for line in found)
+
+
 def test_without_torch_no_ranks_publish(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    found = {m.case: m.absent for m in ingest._published(1000, 1)}
+    found = {m.case: m.absent for m in ingest._published(1000, 1, ranks=True)}
     assert "umbel[torch]" in str(found.pop("publish/ranks=2"))
     assert set(found.values()) == {None}
 
@@ -36,7 +43,7 @@ def test_without_torch_no_ranks_publish(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_model_that_is_not_the_mean_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FedAvg, "move", lambda *_: None)
     with pytest.raises(VoidRound, match="not the mean"):
-        list(ingest._published(1000, 1))
+        list(ingest._published(1000, 1, ranks=False))
 
 
 @pytest.mark.parametrize("option", ["mib", "params", "runs"])

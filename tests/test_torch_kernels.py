@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,9 @@ from Crypto.Cipher import ChaCha20 as OtherChaCha20
 from umbel.protocol.errors import SettingsError
 from umbel.server.core import torch_kernels
 from umbel.server.core.torch_kernels import KERNELS
+from umbel.strategies.compiled import Compiled
 
+NOWHERE = Compiled(".numba_nothing", "umbel.server.core")
 STREAMS = [(hashlib.sha256(bytes([i])).digest(), 1 - 2 * (i % 2)) for i in range(5)]
 
 
@@ -34,8 +35,11 @@ def _arguments(name: str, length: int) -> tuple[Any, ...]:
 def test_a_kernel_is_its_reference(
     name: str, length: int, numba: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not numba:
-        monkeypatch.setattr(torch_kernels, "compiled", lambda: None)
+    monkeypatch.setattr(torch_kernels, "LARGE", 1)
+    if numba:
+        assert torch_kernels.compiled()
+    else:
+        monkeypatch.setattr(torch_kernels, "FOLDS", NOWHERE)
     kernel, arguments = KERNELS[name], _arguments(name, length)
     dtype = torch.float32 if name == "fold" else torch.int32
     ours, reference = torch.ones(length, dtype=dtype), torch.ones(length, dtype=dtype)
@@ -79,12 +83,22 @@ def test_compiled_folds_check_their_buffers_too() -> None:
 
 
 def test_without_numba_torch_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, f"{torch_kernels.__package__}.numba_folds", None)
-    torch_kernels.compiled.cache_clear()
-    try:
-        assert torch_kernels.compiled() is None
-        total = torch.zeros(4)
-        KERNELS["fold"].run(total, torch.ones(2, 4), torch.tensor([1.0, 2.0]))
-        assert total.tolist() == [3.0] * 4
-    finally:
-        torch_kernels.compiled.cache_clear()
+    monkeypatch.setattr(torch_kernels, "FOLDS", NOWHERE)
+    assert torch_kernels.compiled() is None
+    total = torch.zeros(4)
+    KERNELS["fold"].run(total, torch.ones(2, 4), torch.tensor([1.0, 2.0]))
+    assert total.tolist() == [3.0] * 4
+
+
+def test_a_first_large_ring_sum_does_not_wait_for_the_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folds = Compiled(".numba_folds", "umbel.server.core")
+    monkeypatch.setattr(torch_kernels, "FOLDS", folds)
+    monkeypatch.setattr(folds, "load", lambda: None)
+    monkeypatch.setattr(torch_kernels, "LARGE", 5)
+    for length, begun in ((4, False), (5, True)):
+        total = torch.zeros(length, dtype=torch.int32)
+        KERNELS["ringsum"].run(total, torch.ones((3, length), dtype=torch.int32))
+        assert total.tolist() == [3] * length
+        assert folds._begun is begun

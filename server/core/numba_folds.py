@@ -1,9 +1,10 @@
 """Float and ring folds compiled for this machine's processor: the extra `[fast]`, numba.
 
 Eight rows enter the accumulator in one pass over memory, 4 + 8/8 = 5 bytes a value, in plain loops
-that numba turns into vector code at their first call (about a second, once a process; nothing is
-written to the disk). A row's product is rounded before it is added, and rows are added in their
-order, so that a column's bits depend on nothing but its rows: any batches and any shards are equal.
+that numba turns into vector code: for the ring when this module is imported, for floats at their
+first call (about a second, once a process; nothing is written to the disk). A row's product is
+rounded before it is added, and rows are added in their order, so that a column's bits depend on
+nothing but its rows: any batches and any shards are equal.
 They differ from torch's in the last place, which fuses both roundings.
 
 The first pass into another accumulator takes seven rows: with eight the compiler would have more
@@ -115,6 +116,12 @@ def _ring_into(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
         other[j] = total[j] + a[j] + b[j] + c[j] + d[j] + e[j] + f[j] + g[j]
 
 
+def _compiled(function: Any, arrays: int) -> Any:
+    """Compile a ring fold of so many arrays now, for both kinds of words."""
+    kinds = (numba.int32[::1], numba.int64[::1])
+    return numba.njit([numba.void(*[kind] * arrays) for kind in kinds], nogil=True)(function)
+
+
 _njit: Any = numba.njit(nogil=True)
 _FOLD, _FOLD_INTO, _FOLD_ONE = map(_njit, (_fold, _fold_into, _fold_one))
-_RING, _RING_INTO = map(_njit, (_ring, _ring_into))
+_RING, _RING_INTO = _compiled(_ring, ROWS + 1), _compiled(_ring_into, ROWS + 1)

@@ -5,15 +5,15 @@
     unmask    total +- key streams         threads; on a GPU Triton     a whole stream at a time
 
 Compiled where numba is installed, the extra `[fast]`; torch does the same at three quarters of the
-speed. Device is a choice per operation. Plain sums stay where their bytes arrive: a GPU behind PCIe
-gets them slower than a core adds them, so only what is made on the device, a key stream, has a
-kernel of its own there. torch's own operations run on either.
+speed, and the first large ring sums of a process, until the compiler beside them is done. Device is
+a choice per operation. Plain sums stay where their bytes arrive: a GPU behind PCIe gets them slower
+than a core adds them, so only what is made on the device, a key stream, has a kernel of its own
+there. torch's own operations run on either.
 """
 
 from __future__ import annotations
 
 import importlib
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,11 +22,17 @@ import torch
 from . import torch_folds
 from .unmask import unmask as unmask_cpu
 from ...protocol import masks
+from ...strategies.compiled import Compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Streams = Sequence[tuple[bytes | bytearray, int]]
+
+
+FOLDS = Compiled(".numba_folds", __package__)
+LARGE = 1 << 18
+"""Words from which on a ring sum is worth a compiler."""
 
 
 class Kernel(NamedTuple):
@@ -38,13 +44,9 @@ class Kernel(NamedTuple):
     """The reference: the same arguments, the same result, on the CPU."""
 
 
-@cache
 def compiled() -> Any:
     """Return numba_folds, or None where numba is not installed."""
-    try:
-        return importlib.import_module(".numba_folds", __package__)
-    except ImportError:
-        return None
+    return FOLDS.module if FOLDS.load() else None
 
 
 def fold(
@@ -66,7 +68,10 @@ def fold(
 
 def fold_ring(total: torch.Tensor, rows: torch.Tensor, other: torch.Tensor | None = None) -> None:
     """Do what torch_folds.fold_ring does, with its arguments."""
-    fast = compiled() if total.device.type == "cpu" else None
+    fast = None
+    if total.device.type == "cpu" and len(total) >= LARGE:
+        FOLDS.load_beside()
+        fast = FOLDS.module
     if fast is None:
         torch_folds.fold_ring(total, rows, other)
         return
