@@ -94,7 +94,7 @@ class Coordinator:
         self._phase = "evaluate" if past.evaluated else "train"
         self._attempt: Attempt | None = None
         self._force = ModelInForce(
-            self._core, around.directory, self.manifest, rule, self.manifest.pack(model),
+            self._core, around.directory, self.manifest, rule, self.manifest.pack(model), self.note,
             new=history is None,
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from .firewall import Firewall
 from .ingest import Shape
 from .moment_file import STATE_FILE
 from .open_round import SUFFIX, SUM
-from .stepping import order_of
+from .stepping import in_words, order_of
 from ..protocol import tickets
 from ..protocol.codec import Codec
 from ..protocol.entropy import os_entropy, random_bytes, wipe
@@ -169,8 +169,11 @@ class Commander:
             digest=digest.hex(),
             path=str(model.made.path),
             moments={name: str(block.path) for name, block in model.moments.items()},
-            memory=self.served.memory(),
+            memory=(memory := self.served.memory()),
         )
+        if memory != self.served.told:
+            self.served.told = memory
+            self.core.say("memory", f"run {self.run}: {in_words(memory)}")
 
     async def save(self, message: wire.Message) -> None:
         """Write the frozen sum to a new file in the folder of an open round."""

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .stepping import StepOrder
+from .stepping import StepOrder, in_words
 from ..protocol.digest import model_digest
 from ..protocol.errors import TooFewMembers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -40,10 +40,15 @@ class ModelInForce:
         manifest: Manifest,
         rule: Rule,
         packed: bytearray,
+        note: Callable[[str, str, str], None],
         *,
         new: bool,
     ) -> None:
-        """Put a model in force; that of a new run is written down first, as round 0."""
+        """Put a model in force; that of a new run is written down first, as round 0.
+
+        `note` records an event `(kind, node, code)`: once, what memory the run takes.
+        """
+        self._note, self._noted = note, False
         self._core, self._rounds, self._manifest, self._rule = core, rounds, manifest, rule
         digest = model_digest(packed)
         self._take(digest, memoryview(packed).toreadonly())
@@ -66,7 +71,11 @@ class ModelInForce:
         order = StepOrder(
             self._rule, plan.terms.round, plan.layout, codec, survivors, sums.weight, state
         )
-        return attempt.opened().step(order)
+        stepped = attempt.opened().step(order)
+        if not self._noted:
+            self._noted = True
+            self._note("memory", "", in_words(stepped.memory))
+        return stepped
 
     def move_on(self, number: int, stepped: Stepped) -> None:
         """Publish what round `number` made, and write it down; it is not committed yet."""

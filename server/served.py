@@ -54,6 +54,8 @@ class Served:
         self.outlet: Outlet | None = None
         self.sum: CoreSum | None = None
         self.model: RunModel | None = None
+        self.told: dict[str, int] = {}
+        """What memory the log says that the run takes."""
         self.up = self.down = 0
         self.past: deque[bytes] = deque(maxlen=PAST)
         self.waiting: dict[str, tuple[bytes, asyncio.Future[int]]] = {}

@@ -108,6 +108,12 @@ class Stepped(NamedTuple):
     """Bytes that the core takes for the run at the most, by name."""
 
 
+def in_words(memory: Mapping[str, int]) -> str:
+    """Return the terms of a run's memory, and what they add up to."""
+    terms = {**memory, "in all": sum(memory.values())}
+    return ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in terms.items())
+
+
 class Piece(NamedTuple):
     """A run of values that lies in one shard and in one array."""
 

@@ -330,8 +330,9 @@ class Stage:
         ]
 
     def events(self) -> list[Event]:
-        """Return what the ledger says happened, but for the model that the run began with."""
-        return [e for e in self.directory.ledger.events() if e.kind != "initial"]
+        """Return what the ledger says happened, but for the first model and the run's memory."""
+        events = self.directory.ledger.events()
+        return [e for e in events if e.kind not in {"initial", "memory"}]
 
     def told(self, kind: str) -> list[tuple[int, str]]:
         """Return member's index and code of the ledger's events of one kind."""

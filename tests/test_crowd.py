@@ -31,6 +31,8 @@ PROCESSES = 4
 class Crowd:
     """Some devices of a federation in a process of their own."""
 
+    module = "umbel.tests.crowd"
+
     def __init__(self, what: str, run: Run, indices: range, **more: Any) -> None:
         """Start it."""
         devices = [
@@ -42,7 +44,7 @@ class Crowd:
         ]
         env = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "umbel.tests.crowd", what],
+            [sys.executable, "-m", self.module, what],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, process_group=0,
         )  # fmt: skip
         assert self.process.stdin is not None

@@ -208,9 +208,9 @@ def test_the_run_directory(tmp_path: Path) -> None:
     assert result.path == tmp_path / "runs" / "r"
     assert {path.name for path in result.path.iterdir()} == {"ledger.sqlite", "rounds"}
     with RunDirectory.open(tmp_path, "r") as directory:
-        # The run, its initial model, an event for each of five badly chosen weight caps, six
-        # records.
-        assert directory.ledger.verify() == 1 + 1 + 5 + 6
+        # The run, its initial model, its memory, an event for each of five badly chosen weight
+        # caps, six records.
+        assert directory.ledger.verify() == 1 + 1 + 1 + 5 + 6
         assert directory.latest() == 5
         assert set(directory.kept()) >= {3, 4, 5}
         stored = directory.read_round(5)  # hashes it against the manifest

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 
 
+KEPT = 2
+"""Sizes of which accumulators are kept."""
+
+
 class World:
     """Buffers for one sum after another; several sums may be open at a time."""
 
@@ -95,11 +99,13 @@ class World:
         return [zeros(size) for _ in range(self.slots)]
 
     def take_back(self, total: bytearray) -> None:
-        """Keep the accumulator of a closed sum for the next of its size.
+        """Keep the accumulator of a closed sum for the next of its size; of other sizes the newest.
 
-        A run has two sizes, its train and its evaluate message.
+        A run has two, its train and its evaluate message.
         """
-        self._idle.setdefault(len(total), []).append(total)
+        self._idle[len(total)] = [*self._idle.pop(len(total), []), total]
+        for size in list(self._idle)[:-KEPT]:
+            del self._idle[size]
 
 
 class Sum:
