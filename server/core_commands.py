@@ -88,7 +88,10 @@ class Commander:
         manifest, packed = Manifest.from_json(bytes(payload[:end]), _WHO), payload[end:]
         if len(packed) != manifest.total_bytes:
             raise Malformed(_WHO, "put", f"{manifest.total_bytes} bytes", len(packed))
-        self.served.put(RunModel(manifest, digest, packed, self.core.world.make))
+        made = await self._meanwhile(
+            asyncio.to_thread, RunModel, manifest, digest, packed, self.core.world.make
+        )
+        self.served.put(made)
 
     async def publish(self, message: wire.Message) -> None:
         """Put the model that was stepped in force."""
@@ -210,10 +213,14 @@ class Commander:
         self.core.emit(self.run, op, payload, **fields)
 
     async def _done(self, found: CoreSum, work: Callable[..., T], *arguments: object) -> T:
-        """Do arithmetic on a sum in a thread, saying now and then that it goes on."""
+        """Do arithmetic on a sum in a thread."""
+        return await self._meanwhile(found.in_thread, work, *arguments)
+
+    async def _meanwhile(self, work: Callable[..., Awaitable[T]], *arguments: object) -> T:
+        """Do what takes its time, saying now and then that it goes on."""
         beating = asyncio.create_task(self._beat())
         try:
-            return await found.in_thread(work, *arguments)
+            return await work(*arguments)
         finally:
             beating.cancel()
 

@@ -19,7 +19,8 @@ goes on with the rest.
 | `kept` | summing | 1: what a successor needs is about to be written, 2: it is written |
 | `survivors`, `vote` | voting | likewise |
 | `votes`, `release` | unmasking | likewise |
-| `written` | summed | 1: the model is about to be written, 2: it is written |
+| `stepped` | summed | 1: the next model is about to be made, 2: it is made and not published |
+| `written` | summed | 1: the model is published and about to be written, 2: it is written |
 | `committed` | finished | 1: the entry is about to be written, 2: it is written |
 
 The product has no hook for this: its own methods are wrapped, here, in the test's process.
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from umbel.server.invitation import Plan
+    from umbel.server.stepping import StepOrder, Stepped
 
 PLAN, LOG, PIDS = "kills.json", "kills.log", "pids.json"
 PHASES = {
@@ -57,7 +59,7 @@ PHASES = {
     "kept": "summing",
     "survivors": "voting", "vote": "voting",
     "votes": "unmasking", "release": "unmasking",
-    "written": "summed", "committed": "finished",
+    "stepped": "summed", "written": "summed", "committed": "finished",
 }  # fmt: skip
 """Moments, with the phase of the round table in which they lie."""
 
@@ -152,7 +154,7 @@ def watch(folder: Path, core: Path) -> None:
 
 def _watch_messages(due: Executioner) -> None:
     post, message, whole = CoreClient.post, Coordinator.message, Coordinator.whole
-    begin = Coordinator.begin
+    begin, step = Coordinator.begin, CoreClient.step
 
     def begun(self: Coordinator, now: float) -> None:
         due.begun(self)
@@ -165,6 +167,12 @@ def _watch_messages(due: Executioner) -> None:
         due.passes(found.WhichOneof("body") or "")
         post(self, node, data)
 
+    def stepped(self: CoreClient, order: StepOrder) -> Stepped:
+        due.reached(order.t, "stepped", 1)
+        found = step(self, order)
+        due.reached(order.t, "stepped", 2)
+        return found
+
     def came(self: Coordinator, node: str, data: bytes, now: float) -> None:
         due.passes(pb.ToServer.FromString(data).WhichOneof("body") or "")
         message(self, node, data, now)
@@ -173,7 +181,7 @@ def _watch_messages(due: Executioner) -> None:
         due.passes("whole")
         whole(self, node, digest, now)
 
-    _wrap(CoreClient, post=posted)
+    _wrap(CoreClient, post=posted, step=stepped)
     _wrap(Coordinator, begin=begun, message=came, whole=is_whole)
 
 

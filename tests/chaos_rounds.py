@@ -44,6 +44,7 @@ MOMENTS = (
     ("kept", 1), ("kept", 2),
     ("survivors", 1), ("survivors", CLIENTS), ("vote", 2),
     ("votes", 1), ("votes", CLIENTS), ("release", 2),
+    ("stepped", 1), ("stepped", 2),
     ("written", 1), ("written", 2), ("committed", 1), ("committed", 2),
 )  # fmt: skip
 """Every phase, at its first message, at its last, and between."""

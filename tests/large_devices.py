@@ -165,7 +165,7 @@ class Session(session.Session):
 
     def _begin(self, start: pb.Start) -> list[Action]:
         actions = super()._begin(start)
-        self._model, self._hashing = bytearray(), Hashing(start.model_bytes)
+        self._hashing = Hashing(start.model_bytes)
         self._incoming = cast("Any", self._hashing)
         return actions
 
@@ -185,6 +185,8 @@ class Session(session.Session):
 def serve(order: dict[str, Any]) -> list[int]:
     """Hold a session for each device until it ends."""
     for module, name, own in (
+        (session, "bytearray", lambda _size=0: b""),  # the model's room: nothing is kept in it
+        (session, "Assembly", lambda *_: None),
         (session, "MemberSide", Member),
         (grpc_session, "Session", Session),
         (grpc_transfer, "frames", made),

@@ -57,43 +57,56 @@ def peak(pid: int) -> dict[str, int]:
     return {name: 1024 * int(rows[name].split()[0]) for name in ("VmHWM", "VmRSS", "RssShmem")}
 
 
-def play(folder: Path, scheme: str, nbytes: int) -> dict[str, Any]:
-    """Play one round and return its figures."""
-    secure = scheme == "A"
-    federation = made(folder / "federation", secure=secure)
+def play(
+    folder: Path, scheme: str, nbytes: int, *, count: int = 3, rounds: int = 1
+) -> tuple[dict[str, Any], list[int]]:
+    """Play some rounds; return their figures, and the core's resident memory after each."""
+    secure, resident = scheme == "A", list[int]()
+    federation = made(folder / "federation", count, secure=secure)
     with (folder / "core.log").open("w") as log, core(federation, log, ("--slots", "1")) as port:
         addressed(federation, f"127.0.0.1:{port}", secure=secure)
         pid = json.loads((federation.folder / "core.json").read_text())["pid"]
         before = peak(pid)["VmHWM"]
         run = Run(
-            federation, folder, f"large-{scheme}", trainer=Zeros(nbytes), scheme=scheme, rounds=1,
-            behind=True, final_evaluation=False,
+            federation, folder, f"large-{scheme}", trainer=Zeros(nbytes), scheme=scheme,
+            rounds=rounds, behind=True, final_evaluation=False,
+            around={"observe": lambda _record: resident.append(peak(pid)["VmRSS"])},
         )  # fmt: skip
-        devices = Devices("", run, range(3))
+        devices = Devices("", run, range(count))
         try:
             began = time.monotonic()
-            run.joined(3)
+            run.joined(count)
             run.coordinator.begin(time.monotonic())
             run.pump(lambda: run.coordinator.done, 1800.0)
             seconds = time.monotonic() - began
-            (record,) = run.records
-            check(run, record.outcome == "finished", record.cause)
-            found, after = peak(pid), run.coordinator.model
-            codec = Codec(3, PARAMS.value_range, PARAMS.weight_cap)
-            code = round(codec.scale * WEIGHT * VALUE)
-            expected = np.float32(3 * code / (codec.scale * 3 * WEIGHT))
-            check(run, bool((after["w"][::7] == expected).all()), "the model is another")
+            if run.disk is not None:
+                run.disk.flush()
+            records = run.directory.ledger.rounds()
+            check(run, [r.outcome for r in records] == ["finished"] * rounds, records[-1].cause)
+            found = peak(pid)
+            check(run, _exact(run, count, rounds), "the model is another")
             run.core.goodbye()
-            rounds = devices.answer()["rounds"]
+            took_part = devices.answer()["rounds"]
         finally:
             devices.kill()
             run.close()
     model = run.coordinator.manifest.total_bytes
-    return {
-        "scheme": scheme, "model": model, "seconds": round(seconds, 1), "rounds": rounds,
-        "phases": record.seconds, "before": before, **found,
+    figures = {
+        "scheme": scheme, "model": model, "clients": count, "rounds": rounds,
+        "took part": sum(took_part), "seconds": round(seconds, 1),
+        "phases": records[-1].seconds, "before": before, **found,
         "models": round(found["VmHWM"] / model, 3),
     }  # fmt: skip
+    return figures, resident
+
+
+def _exact(run: Run, count: int, rounds: int) -> bool:
+    """Say whether the model is so many times the mean of the one code that all devices send."""
+    codec = Codec(count, PARAMS.value_range, PARAMS.weight_cap)
+    total, value = count * round(codec.scale * WEIGHT * VALUE), np.float32(0.0)
+    for _ in range(rounds):
+        value += np.float32(total / (codec.scale * count * WEIGHT))
+    return bool((run.coordinator.model["w"][::7] == value).all())
 
 
 def check(run: Run, good: bool, what: str) -> None:
@@ -113,7 +126,7 @@ def main() -> None:
     worst = 0.0
     for scheme in asked.scheme or ("plain", "A"):
         with tempfile.TemporaryDirectory() as folder:
-            found = play(Path(folder), scheme, asked.bytes)
+            found, _ = play(Path(folder), scheme, asked.bytes)
         print(json.dumps(found), flush=True)
         worst = max(worst, found["models"])
     if worst > MOST:

@@ -29,7 +29,7 @@ from umbel.server.flower_train import train
 from umbel.simulation.dev_federation import DevFederation
 from umbel.tests import chaos_moment, soak_client
 from umbel.tests.flower_grid import SUPERLINK, Desk
-from umbel.tests.soak_task import METRICS, Table
+from umbel.tests.soak_task import METRICS, MOMENTUM, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,7 +81,7 @@ def main(folder: Path, config: dict[str, Any]) -> None:
     federation = DevFederation(folder=directory, name="tested", nodes=nodes)
     try:
         result = train(
-            Mail(federation, folder / "mail"), umbel.FedAvg(),
+            Mail(federation, folder / "mail"), umbel.FedAvgM(server_momentum=MOMENTUM),
             initial_arrays=Table().arrays(), metrics=METRICS, config=config,
         )  # fmt: skip
     except UmbelError as error:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from umbel.strategies.trainer import Settings
 
 SHAPE = (3, 5)
+MOMENTUM = 0.5
+"""Of the server step: a lost moment shows in every later model."""
 METRICS = {"eval.loss": Sum(1e6)}
 COMPONENT = "soak_app:app"
 _APP = '''"""The app of every client: an object that brings a trainer of its own."""
@@ -100,7 +102,10 @@ class Chain:
         self._index = index
         self.model = Table().arrays()
         self._manifest = Manifest.of(self.model)
-        self._earlier = {self.digest: self.model}
+        self._momentum: dict[str, NDArray[Any]] = {
+            "w": np.zeros(SHAPE), "b": np.zeros_like(self.model["b"]),
+        }  # fmt: skip
+        self._earlier = {self.digest: (self.model, self._momentum)}
         self.rounds = 0
         """The newest training round that finished."""
 
@@ -116,9 +121,10 @@ class Chain:
         if record.outcome == "finished":
             found += self._members(record)
             found += self._train(record) if record.phase == "train" else []
-            self._earlier[self.digest] = dict(self.model)
+            self._earlier[self.digest] = dict(self.model), dict(self._momentum)
         elif record.outcome == "lost":  # the run goes on from an earlier round
-            self.model = dict(self._earlier.get(record.model, self.model))
+            before = self._earlier.get(record.model, (self.model, self._momentum))
+            self.model, self._momentum = map(dict, before)
         if record.model != self.digest:
             found.append(f"model {record.model[:16]}, expected {self.digest[:16]}")
         return [f"{where}: {line}" for line in found]
@@ -135,15 +141,21 @@ class Chain:
         return found
 
     def _train(self, record: RoundRecord) -> list[str]:
-        """Add the exact mean over the survivors, coded for the whole roster."""
+        """Add the exact mean over the survivors, coded for the whole roster, and the momentum.
+
+        In float64, and rounded once: `w` is of float64, `b` of float32, and so is its moment.
+        """
         found = [] if record.round > self.rounds else [f"finished again after {self.rounds}"]
         self.rounds = record.round
         indices = sorted(self._index[node] for node in record.survivors)
         total = summed(indices, len(record.roster), record.round, SHAPE)
         w = np.array(total.mean("w")).reshape(SHAPE)
         b = np.array(total.mean("b")).astype(np.float32)
-        self.model["w"] = self.model["w"] + w
-        self.model["b"] = (self.model["b"].astype(np.float64) + b).astype(np.float32)
+        for name, mean in (("w", w), ("b", b)):
+            array, kept = self.model[name], self._momentum[name]
+            moved = kept.astype(np.float64) * MOMENTUM + mean
+            self._momentum[name] = moved.astype(array.dtype)
+            self.model[name] = (array.astype(np.float64) + moved).astype(array.dtype)
         if record.metrics.get("weight.mean") != total.weight / len(indices):
             found.append(f"mean weight {record.metrics.get('weight.mean')}")
         if record.metrics.get("eval.loss") != total.loss / 2**24 / total.examples:

@@ -51,7 +51,7 @@ class RankedRows(Sum):
         supervisor: Supervisor,
         world: World,
         split: int,
-        total: bytearray,
+        total: memoryview,
         slots: list[Slot],
         kept: Kept,
     ) -> None:

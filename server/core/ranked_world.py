@@ -28,7 +28,7 @@ import numpy as np
 from . import ranked_rows, ranked_step
 from .shared_sum import SharedSum
 from .supervisor import Job, Supervisor
-from .world import KEPT, World, check_sizes
+from .world import World, check_sizes
 from ...protocol import masks
 from ...protocol.errors import PeerError, SettingsError, StateError
 
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from .segments import Segment, Shelf
     from .worlds import AnySum
     from ..stepping import StepOrder
+
+
+KEPT = 2
+"""Sizes of sums whose memory is kept: a run has two, and one of them has no ranks."""
 
 
 class RankedWorld:

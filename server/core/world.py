@@ -5,7 +5,7 @@ free. Nothing of an update touches the accumulator before the update is whole an
 node is folded at most once. When no slot is free, `Sum.slot` gives None: that is the back-pressure,
 the ingest stops reading. Memory is the accumulator and the slots, flat in the number of clients.
 The slots are given up when the sum is frozen, so that the server step finds room for its model; the
-accumulator is kept between sums of one size. Where a robust rule needs more than a sum, whole
+accumulator with the sum. Where a robust rule needs more than a sum, whole
 messages go to a store instead (kept.py), and only their uint64 words are added up.
 
 A message is `split` bytes of little-endian uint32 words and then uint64 words, both summed modulo
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 
 
-KEPT = 2
-"""Sizes of which accumulators are kept."""
-
-
 class World:
     """Buffers for one sum after another; several sums may be open at a time."""
 
@@ -59,7 +55,6 @@ class World:
         self.slots = slots
         """Uploads of a sum that may be in flight at once."""
         self.make = make
-        self._idle: dict[int, list[bytearray]] = {}
         self._pool = Pool(make)
 
     def open(self, total_bytes: int, split: int, keeping: Keeping | None = None) -> Sum:
@@ -72,9 +67,9 @@ class World:
         """
         check_sizes(total_bytes, split)
         if keeping is None:
-            return Sum(self, split, self._total(total_bytes), self._slots(total_bytes))
+            return Sum(self, split, zeros(total_bytes), self._slots(total_bytes))
         if keeping.streams:
-            numbers = self._total(total_bytes - split)
+            numbers = zeros(total_bytes - split)
             return Sum(self, 0, numbers, self._slots(total_bytes), Streamed(keeping, split))
         return self.open_kept(total_bytes, split, keeping, Sum)
 
@@ -83,29 +78,16 @@ class World:
         total_bytes: int,
         split: int,
         keeping: Keeping,
-        made: Callable[[World, int, bytearray, list[Slot], Kept], S],
+        made: Callable[[World, int, memoryview, list[Slot], Kept], S],
     ) -> S:
         """Start a sum whose messages are kept; `made` makes it, as `Sum` does."""
         lease = Lease(self._pool, total_bytes, keeping.codec.members)
         slots: list[Slot] = [slot for _ in range(self.slots) if (slot := lease.get()) is not None]
         store = Kept(keeping, split, lease)
-        return made(self, 0, self._total(total_bytes - split), slots, store)
-
-    def _total(self, size: int) -> bytearray:
-        idle = self._idle.get(size)
-        return idle.pop() if idle else bytearray(size)
+        return made(self, 0, zeros(total_bytes - split), slots, store)
 
     def _slots(self, size: int) -> list[Slot]:
         return [zeros(size) for _ in range(self.slots)]
-
-    def take_back(self, total: bytearray) -> None:
-        """Keep the accumulator of a closed sum for the next of its size; of other sizes the newest.
-
-        A run has two, its train and its evaluate message.
-        """
-        self._idle[len(total)] = [*self._idle.pop(len(total), []), total]
-        for size in list(self._idle)[:-KEPT]:
-            del self._idle[size]
 
 
 class Sum:
@@ -115,11 +97,11 @@ class Sum:
         self,
         world: World,
         split: int,
-        total: bytearray,
+        total: memoryview,
         slots: list[Slot],
         store: Store | None = None,
     ) -> None:
-        """Made by `World.open`: `total` becomes the accumulator and is zeroed.
+        """Made by `World.open`: `total`, zeros, becomes the accumulator.
 
         With a `store` it is for the end of each message only, and the store takes the whole.
         """
@@ -132,7 +114,6 @@ class Sum:
         self._filling: dict[str, Slot] = {}
         self._folded: dict[str, None] = {}
         self._frozen = False
-        np.frombuffer(total, np.uint8)[:] = 0
 
     @property
     def survivors(self) -> tuple[str, ...]:
@@ -248,18 +229,16 @@ class Sum:
     def result(self) -> memoryview:
         """Freeze the sum and return it, no copy; valid until `close`."""
         self._freeze()
-        return memoryview(self._total)
+        return self._total
 
     def close(self) -> None:
-        """Zero the slots and hand the accumulator back to the world; the result is gone."""
+        """Zero the slots and give everything up; the result is gone with its last view."""
         self._free += self._filling.values()
         self._filling = {}
         self._freeze()
         if self._store is not None:
             self._store.close()
-        if self._total:
-            self._world.take_back(self._total)
-        self._total = bytearray()
+        self._total = memoryview(b"")
 
     def _freeze(self) -> None:
         """Let nothing in any more, and give the slots' memory up before the step needs its own.

@@ -1,0 +1,41 @@
+"""What memory the core service takes: by its named terms, whatever the clients and the rounds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from umbel.tests.large_model import play
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1 << 20
+
+
+def test_a_round_takes_accumulator_model_and_the_next_one(tmp_path: Path) -> None:
+    size = 64 * MIB
+    found, _ = play(tmp_path, "A", size)
+    # Slot and next model are never there together. What gRPC has on its way is below half a model.
+    assert 2.9 * size < found["VmHWM"] - found["before"] < 3.5 * size
+    assert found["took part"] == 3
+
+
+@pytest.mark.parametrize("rounds", [40, pytest.param(500, marks=pytest.mark.slow)])
+def test_rounds_leave_no_slope(tmp_path: Path, rounds: int) -> None:
+    _, resident = play(tmp_path, "plain", MIB, rounds=rounds)
+    warm, half = resident[rounds // 4 : rounds // 2], resident[rounds // 2 :]
+    # A model that was kept each round, or a slot, would be a MiB a round.
+    assert max(half) - max(warm) < 4 * MIB
+
+
+@pytest.mark.slow
+def test_memory_is_flat_in_the_number_of_clients(tmp_path: Path) -> None:
+    peaks = []
+    for count in (8, 64):
+        home = tmp_path / str(count)
+        home.mkdir()
+        found, _ = play(home, "plain", 64 * MIB, count=count)
+        peaks.append(found["VmHWM"])
+    assert 0.9 * peaks[0] < peaks[1] < 1.1 * peaks[0]
