@@ -10,6 +10,7 @@
 #   make acceptance     real federations: processes killed at every moment, strangers, endings (minutes)
 #   make soak           1,000 rounds among 20 clients with faults, every parser fuzzed (an hour)
 #   make chaos          servers killed at every moment of a round; each of `umbel up`, front too (minutes)
+#   make large          a round over a model of 2.5 GB, 500 rounds, 64 clients: the core's memory (minutes)
 #   make bench          the benchmarks as JSON       make clean    remove what these made
 #
 # PYTHON=/path/to/python3.12 chooses the interpreter; ARGS="tests/test_house.py -x" goes to pytest.
@@ -34,7 +35,7 @@ FIND_PYTHON = for p in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 p
 	  echo "umbel: needs Python 3.11 or newer with venv, found $$($(or $(PYTHON),python3) -V 2>&1 | tail -n 1);" \
 	    "install one or say make PYTHON=/path/to/python3" >&2; exit 1
 
-.PHONY: quickstart test check kernels proto mutants brute acceptance soak chaos bench clean
+.PHONY: quickstart test check kernels proto mutants brute acceptance soak chaos large bench clean
 
 quickstart: $(QUICK)/stamp
 	$(QUICK)/bin/umbel up examples/digits --drop 1
@@ -73,6 +74,10 @@ soak: $(TEST)/stamp
 chaos: $(TEST)/stamp
 	$(TEST)/bin/python -m umbel.tests.chaos_rounds
 	$(TEST)/bin/python -m umbel.tests.chaos_up
+
+large: $(TEST)/stamp
+	$(TEST)/bin/python -m pytest -m "slow or not slow" tests/test_core_memory.py
+	$(TEST)/bin/python -m umbel.tests.large_model
 
 bench: $(TEST)/stamp
 	$(TEST)/bin/umbel bench secure --clients 100 --params 1000000 --drop 0.1 --json

@@ -17,12 +17,12 @@ MIB = 1 << 20
 def test_a_round_takes_accumulator_model_and_the_next_one(tmp_path: Path) -> None:
     size = 64 * MIB
     found, _ = play(tmp_path, "A", size)
-    # Slot and next model are never there together. What gRPC has on its way is below half a model.
-    assert 2.9 * size < found["VmHWM"] - found["before"] < 3.5 * size
+    # Slot and next model are never there together. gRPC has up to 50 MiB on its way.
+    assert 2.9 * size < found["VmHWM"] - found["before"] < 3.9 * size
     assert found["took part"] == 3
 
 
-@pytest.mark.parametrize("rounds", [40, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [24, pytest.param(500, marks=pytest.mark.slow)])
 def test_rounds_leave_no_slope(tmp_path: Path, rounds: int) -> None:
     _, resident = play(tmp_path, "plain", MIB, rounds=rounds)
     warm, half = resident[rounds // 4 : rounds // 2], resident[rounds // 2 :]
