@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from umbel.benchmarks import flower_step as flower
@@ -185,6 +185,7 @@ def test_model_and_moments_keep_their_dtype_and_round_once(rule: Rule, dtype: An
         assert moment.tobytes() == wide[name].astype(dtype).tobytes()
 
 
+@settings(deadline=None, max_examples=40)
 @given(
     cuts=st.sets(st.integers(1, 2 * TILE // 1024), max_size=6),
     rule=st.sampled_from(SOME),
