@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 HANDSHAKE_S = 5.0
 """Seconds for a TLS handshake."""
-IDLE_S = 15.0
+IDLE_S = 30.0
 """Seconds from a connection's begin, or its last answer, to the next request's whole head."""
 SHUTDOWN_S = 2.0
 """Seconds for the other end to close its half, and take what was written before."""
@@ -46,6 +46,7 @@ FULL_S = 0.2
 """Pause before the next connection is taken when this process has no file left for one."""
 _TICK, _LOOK_S = 0.5, 0.02
 _BACKLOG = 256
+_UNSENT = 1 << 16
 
 
 class Certificate:
@@ -117,7 +118,9 @@ class Door(H11Protocol):
         """Begin to wait for the first request."""
         super().connection_made(transport)
         self._made()
-        self.waiting_since, self._unsent = self.loop.time(), 0
+        # What is still to be sent when an answer is done has IDLE_S to leave: it is little.
+        transport.set_write_buffer_limits(high=_UNSENT)
+        self.waiting_since = self.loop.time()
 
     def on_response_complete(self) -> None:
         """Begin to wait for the next one."""
@@ -125,7 +128,7 @@ class Door(H11Protocol):
         self.waiting_since = self.loop.time()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Leave it to `look`, which waits while an answer is still being sent."""
+        """Leave it to `look`."""
 
     @property
     def busy(self) -> bool:
@@ -136,12 +139,10 @@ class Door(H11Protocol):
         """Close it when it has waited for too long."""
         if self.transport.is_closing():
             return
-        unsent = self.transport.get_write_buffer_size()
-        if self.busy or 0 < unsent < self._unsent:
+        if self.busy:
             self.waiting_since = now
         elif now - self.waiting_since > IDLE_S:
-            self.transport.abort() if unsent else self.transport.close()
-        self._unsent = unsent
+            self.transport.close()
 
 
 class Doors:

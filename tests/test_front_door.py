@@ -117,12 +117,12 @@ def test_an_answer_that_nobody_takes_is_given_up(
         )  # fmt: skip
 
 
-def test_an_answer_that_is_taken_slowly_arrives_whole(
+def test_a_connection_that_is_closed_sends_first_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(front_door, "IDLE_S", 0.3)
     monkeypatch.setattr(front_door, "_TICK", 0.05)
-    size = 400_000  # fits into what the front may still have to send when it has done its work
+    size = 400_000
     with staged(tmp_path / "f", sndbuf=4096) as stage, stage.connect(rcvbuf=4096) as line:
         stage.superlink.said[PULL] = answer(bytes(size))
         line.sendall(post())
