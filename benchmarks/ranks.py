@@ -1,12 +1,11 @@
 """Ranks: GB/s and seconds of one and two rank processes, beside the world of one.
 
-    fold/ranks=N      masked words of a full ring, as they come       peer of N=1: the world of one
-    unmask/ranks=N    key streams taken off the sum                   of N=2: one rank
-    step/ranks=N      FedAdam over the sum, and the digest
+    unmask/ranks=N    key streams taken off the sum         peer of N=1: the world of one
+    step/ranks=N      FedAdam over the sum, and the digest  of N=2: one rank
     killed            a rank killed while it folds, until the batch is committed
 
 All by the wall's clock: what several processes gain is the point, and needs as many idle cores. A
-GB of `fold` is one of messages, of `unmask` one of key stream. How: docs/benchmarks.md.
+GB is one of key stream. Sums by ranks are in `umbel bench fold`. How: docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ if TYPE_CHECKING:
 
     from ..server.core.worlds import AnySum, AnyWorld
 
-SLOTS, TURNS = 8, 4
-"""Slots of the ring, and how often it is filled in a run."""
+SLOTS = 8
+"""Slots of the ring."""
 RANKS = (1, 2)
-CASES = [f"{what}/ranks={n}" for what in ("fold", "unmask", "step") for n in RANKS] + ["killed"]
+CASES = [f"{what}/ranks={n}" for what in ("unmask", "step") for n in RANKS] + ["killed"]
 _NEED = {"params": 1000, "masks": 1, "runs": 1}
 
 
@@ -78,8 +77,7 @@ def _cases(
     races |= {n: Race(world, params, masks) for n, world in worlds.items()}
     if len({race.essence() for race in races.values()}) > 1:
         raise VoidRound("bench ranks: the worlds came to other sums or models")
-    whats = {"fold": (4e-9 * params * SLOTS * TURNS, "GB/s"), "step": (0.0, "s")}
-    whats["unmask"] = 4e-9 * params * masks, "GB/s"
+    whats = {"unmask": (4e-9 * params * masks, "GB/s"), "step": (0.0, "s")}
     calls = {f"{w}/{n}": getattr(race, w) for n, race in races.items() for w in whats}
     found = interleave(calls, runs)
     for what, (size, unit) in whats.items():
@@ -123,16 +121,6 @@ class Race:
         self.unmask()
         self.step()
         return model_digest(self._frozen.result()), self._model.digest
-
-    def fold(self) -> float:
-        """Fold the ring `TURNS` times, and return the seconds until all is committed."""
-        start = time.perf_counter()
-        for _ in range(TURNS):
-            for node in self._taken():
-                self._sum.fold(node)
-        for node in self._taken():
-            self._sum.discard(node)
-        return time.perf_counter() - start
 
     def unmask(self) -> float:
         """Take every stream off once, and return the seconds."""

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from umbel.benchmarks import ranks
-from umbel.benchmarks.ranks import Race
 from umbel.protocol.errors import SettingsError, VoidRound
 from umbel.server.core.world import World
 
@@ -46,12 +45,6 @@ def _forgetful(world: World) -> Any:
         return made
 
     return opened
-
-
-def test_a_race_waits_for_all_that_it_folded() -> None:
-    race = Race(World(ranks.SLOTS), 1000, 1)
-    assert race.fold() > 0
-    assert len(race._sum.survivors) == ranks.SLOTS * (1 + ranks.TURNS)
 
 
 @pytest.mark.parametrize(("option", "value"), [("params", 999), ("masks", 0), ("runs", 0)])
