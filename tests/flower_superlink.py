@@ -42,9 +42,10 @@ class SuperLink:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, nodes: int) -> None:
         """Start; this process becomes the ServerApp's."""
-        self.state = LinkStateFactory(
+        self.factory = LinkStateFactory(
             FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory()
-        ).state()
+        )
+        self.state = self.factory.state()
         self.nodes = [
             self.state.create_node("", "", bytes([number + 1]), 60.0) for number in range(nodes)
         ]

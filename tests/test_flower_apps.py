@@ -130,6 +130,35 @@ def test_plain_and_secure_learn_the_same(
     assert _left(home) == []
 
 
+SAVED = "print('weights', weights.ravel().tolist())\n"
+
+
+@pytest.mark.slow
+def test_umbels_fedavg_in_a_plain_app_makes_flowers_model(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """The same app over the same SuperLink, with one import changed: two rounds of each."""
+    home, models = tmp_path_factory.mktemp("h"), []
+    for module in ("flwr.serverapp.strategy", "umbel"):
+        app = tmp_path_factory.mktemp("a") / "flower-digits"
+        shutil.copytree(PLAIN, app, ignore=shutil.ignore_patterns("__pycache__"))
+        file = app / "flower_digits" / "server_app.py"
+        code = file.read_text("utf-8").replace("from flwr.serverapp.strategy", f"from {module}")
+        file.write_text(f"{code}    {SAVED}", "utf-8")
+        done = _umbel(
+            home, "up", str(app), "--secure", "off", "--edge", "2", "--rounds", "2",
+            "--format", "json",
+        )  # fmt: skip
+        assert json.loads(done.stdout)["outcome"] == "completed"
+        assert "pulled whole" not in done.stderr
+        (found,) = re.findall(r"weights (\[.*?\])", done.stderr)
+        models.append(json.loads(found))
+    theirs, ours = models
+    assert len(ours) == 640
+    assert ours == pytest.approx(theirs, rel=0, abs=2.4e-7 * max(map(abs, theirs)))
+    assert _left(home) == []
+
+
 def _evaluated_in_the_session(
     rounds: list[dict[str, Any]], evaluated: tuple[str, str], count: int
 ) -> None:

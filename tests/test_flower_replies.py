@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Message, RecordDict
 
+from umbel.strategies import flower_replies
 from umbel.strategies.flower_fedavg import FedAvg
 from umbel.tests.flower_nodes import MODEL, Nodes, content_of, is_the_mean_of, record_of
 from umbel.tests.flower_superlink import SuperLink
@@ -117,6 +118,23 @@ def test_a_forged_tree_is_an_error_of_its_node(
     assert f"from node {superlink.nodes[1]}: " in line
     assert complaint in line
     assert len(superlink.state.object_store) == 0
+
+
+def test_what_is_no_array_has_a_limit(monkeypatch: pytest.MonkeyPatch, lines: Any) -> None:
+    monkeypatch.setattr(flower_replies, "MAX_RECORDS", 1 << 16)
+    superlink = SuperLink(monkeypatch, 3)
+
+    def large(message: Message) -> None:
+        content = content_of(message, 1)
+        content["notes"] = ConfigRecord({"all": bytes(1 << 16)})
+        superlink.answer(Message(content, reply_to=message))
+
+    Nodes(superlink, {1: large})
+    strategy = FedAvg(fraction_evaluate=0.0)
+    result = strategy.start(superlink.grid, record_of(MODEL), num_rounds=1)
+    is_the_mean_of(result.arrays, (0, 2))
+    (line,) = lines("Received error in reply")
+    assert f"node {superlink.nodes[1]}: reply: expected 65536 bytes beside arrays, got more" in line
 
 
 def test_who_is_still_sending_holds_up_nobody(monkeypatch: pytest.MonkeyPatch, lines: Any) -> None:

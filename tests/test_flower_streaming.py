@@ -11,10 +11,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from umbel.strategies import flower_objects
 from umbel.strategies.flower_fedavg import FedAvg
+from umbel.strategies.flower_fedopt import FedAdam
 from umbel.strategies.flower_replies import FOLDED
+from umbel.strategies.flower_robust import FedMedian
+from umbel.strategies.landing import Landing
 from umbel.tests.flower_nodes import (
     CHUNKS,
     MODEL,
@@ -133,6 +137,47 @@ def test_a_reply_is_confirmed_after_the_fold_and_stays_in_the_store_till_then(
         assert len(superlink.state.object_store) == stored[0]
 
 
+def test_between_the_last_object_and_the_first_confirmation_is_the_fold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    superlink = SuperLink(monkeypatch, 3)
+    nodes, seen, fold = Nodes(superlink), list[str](), Landing.fold
+
+    def folded(self: Landing) -> None:
+        fold(self)
+        seen.append("fold")
+
+    def asked(method: str, request: object) -> None:
+        nodes(method, request)
+        seen.append(method)
+
+    monkeypatch.setattr(Landing, "fold", folded)
+    superlink.before = asked
+    FedAvg(fraction_evaluate=0.0).start(superlink.grid, record_of(MODEL), num_rounds=1)
+    first = seen.index("ConfirmMessageReceived")
+    assert "PullObject" not in seen[first:]
+    assert seen[first - 1] == "fold"
+    assert seen[first - 2] == "PullObject"
+
+
+@pytest.mark.parametrize("make", [FedAdam, FedMedian])
+def test_other_strategies_fold_the_same_either_way(
+    make: type[FedAvg], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = []
+    for version in ("1.42.0", "1.43.0"):
+        monkeypatch.setattr(flower_objects, "version", lambda _, version=version: version)
+        superlink = SuperLink(monkeypatch, 3)
+        Nodes(superlink)
+        result = make(fraction_evaluate=0.0).start(superlink.grid, record_of(MODEL), num_rounds=2)
+        models.append(result.arrays)
+        assert len(superlink.state.object_store) == 0
+    assert models[0] == models[1]
+    moved = arrays_of(models[0])["head"] - MODEL["head"]
+    assert np.isfinite(moved).all()
+    assert (moved != 0.0).all()
+
+
 def test_without_flowers_private_names_replies_come_whole(
     monkeypatch: pytest.MonkeyPatch, lines: Any
 ) -> None:
@@ -156,6 +201,31 @@ def test_without_flowers_private_names_replies_come_whole(
         (line,) = lines(said)
         assert line.startswith("umbel: replies are pulled whole by Flower's public API: expected")
         assert len(superlink.state.object_store) == 0
+
+
+def test_flowers_simulation_is_folded_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    superlink = SuperLink(monkeypatch, 12)
+    grid = InMemoryGrid(superlink.factory)
+    grid.set_run(superlink.grid.run)
+    state: Any = superlink.state
+    replies, pulled = state.get_message_res, []
+
+    def answered(message_ids: set[str], run_id: int) -> list[Message]:
+        pulled.append(len(message_ids))
+        for number, node in enumerate(superlink.nodes):
+            for message in state.get_message_ins(node_id=node, limit=None):
+                reply = Message(content_of(message, number), reply_to=message)
+                reply.metadata.__dict__["_message_id"] = f"reply {number}"
+                state.store_message_res(reply)
+        found: list[Message] = replies(message_ids, run_id)
+        return found
+
+    monkeypatch.setattr(state, "get_message_res", answered)
+    strategy = FedAvg(fraction_evaluate=0.0)
+    result = strategy.start(grid, record_of(MODEL), num_rounds=1)
+    is_the_mean_of(result.arrays, range(12))
+    assert pulled == [8, 4]
+    assert superlink.calls == []
 
 
 def test_an_apps_own_functions_get_what_flowers_get(monkeypatch: pytest.MonkeyPatch) -> None:
