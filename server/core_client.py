@@ -199,6 +199,7 @@ class CoreClient:
                 "value_range": params.value_range,
                 "weight_cap": params.weight_cap,
                 "max_norm": plan.max_norm,
+                "rule": plan.rule.described() if plan.rule and plan.robust else None,
             }
         self._send(
             "sum",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import core_wire as wire
+from .core.kept import Keeping
 from .core.run_model import RunModel
 from .core_sum import CoreSum
 from .firewall import Firewall
@@ -24,13 +25,15 @@ from ..protocol.entropy import os_entropy, random_bytes, wipe
 from ..protocol.errors import (
     Malformed,
     PeerError,
+    RoundFailed,
     SettingsError,
     StateError,
     UmbelError,
-    VoidRound,
 )
 from ..protocol.layout import MessageLayout
 from ..protocol.manifest import MAX_JSON, Manifest
+from ..strategies.robust_rules import kernels
+from ..strategies.server_rules import rule_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -113,6 +116,10 @@ class Commander:
         )
         plain = message.fields.get("plain")
         check = None if plain is None else plain_check(plain, shape)
+        if plain is not None and shape.split:
+            shape = shape._replace(keeping=plain_keeping(plain))
+        if shape.keeping is not None:
+            self.core.say_once("robust", kernels(1)[1])
         self.core.close_sum(self.served)
         try:
             self.served.sum = CoreSum(self.core.world, ctx, shape, check, self._answer)
@@ -164,7 +171,7 @@ class Commander:
             _state_file(order.state.path)
         try:
             digest = await self._done(found, found.step, model, order)
-        except VoidRound as error:
+        except RoundFailed as error:
             self._answer("void", why=str(error))
             return
         self._answer(
@@ -280,3 +287,20 @@ def plain_check(plain: Any, shape: Shape) -> Callable[[str, memoryview], None]:
     if (layout.total_bytes, layout.split) != shape[:2]:
         raise SettingsError("sum.plain", f"sizes {shape[:2]}", (layout.total_bytes, layout.split))
     return lambda node, slot: firewall.check_message(node, slot, layout, codec)
+
+
+def plain_keeping(plain: Mapping[str, Any]) -> Keeping | None:
+    """Return why messages are kept, out of a description that `plain_check` has passed.
+
+    Raises:
+        Malformed, SettingsError: Its rule is none.
+    """
+    said = plain.get("rule")
+    if said is None:
+        return None
+    if not isinstance(said, dict):
+        raise Malformed(_WHO, "sum.plain.rule", "an object or null", type(said).__name__)
+    robust = rule_of(said).robust
+    if robust is None:
+        return None
+    return Keeping(robust, Codec(plain["members"], plain["value_range"], plain["weight_cap"]))

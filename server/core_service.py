@@ -74,6 +74,13 @@ class Core:
         self.forget: Callable[[str], None] = lambda _run: None
         """Called when a run is over: its ticket key is of no use any more."""
         self._verifier = verifier
+        self._said: set[str] = set()
+
+    def say_once(self, kind: str, line: str) -> None:
+        """Say a line unless it was said before."""
+        if line not in self._said:
+            self._said.add(line)
+            self.say(kind, line)
 
     def steady(self) -> datetime:
         """Return the time that was at the start, and what has passed since: it never jumps.

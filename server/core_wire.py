@@ -25,7 +25,8 @@ vectors, frames of models.
 | `close_sum {}`, `goodbye {node?}` | | |
 
 `plain` is null where masks are on, else `{manifest, metrics, phase, members, value_range,
-weight_cap, max_norm}`: what the firewall needs. Commands of one connection are done in order.
+weight_cap, max_norm, rule}`: what the firewall needs, and a server step whose robust rule keeps
+the messages, or null. Commands of one connection are done in order.
 
 `put` puts a model in force that no step made, and lets members fetch it. `step` makes the next one
 out of the open sum (stepping.py): `stepped {digest, path, moments: {name: path}, memory: {name:

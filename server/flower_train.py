@@ -16,13 +16,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from logging import getLogger
 from pathlib import Path
+from shutil import disk_usage
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from . import registry
-from .consistency import check_clients
+from .consistency import check_clients, check_rows
+from .core.room import available
 from .disk_space import SERVER_TEST
 from .draining import Drain
 from .evaluation import Evaluation, chosen_tester
@@ -39,6 +41,8 @@ from .run_rule import chosen
 from .write_behind import WriteBehind
 from ..protocol.documents import read_json
 from ..protocol.errors import SettingsError
+from ..protocol.layout import MessageLayout
+from ..protocol.manifest import Manifest
 from ..strategies.app_source import source_of
 from ..strategies.flower_rules import rule_for, unused
 from ..strategies.metrics import fractional_bits, of_app
@@ -140,15 +144,13 @@ def train(
     settings = run_settings(table, rest, run=run, secure=secure, rule=rule)
     clients = int(table["clients"])
     check_clients(settings, clients)
-    if rule.robust is not None:
-        expected = "none, the only mean of a run over the core service so far"
-        raise SettingsError("robust", expected, rule.robust.rule, "simulate it")
     return _run(grid, settings, learned, clients)
 
 
 def _run(grid: Grid, settings: RunSettings, learned: Learned, clients: int) -> Result:
     """Open the core and the run's directory, start what tests, and go through the rounds."""
     federation = _federation()
+    _check_room(federation, settings, learned, clients)
     # What killed the ServerApp may have killed the core: it comes back, too.
     core = opened(federation, settings, CORE_BACK_S if os.environ.get(RESUME) == "1" else 0.0)
     with (
@@ -179,6 +181,13 @@ def _run(grid: Grid, settings: RunSettings, learned: Learned, clients: int) -> R
         records = directory.ledger.rounds()
         model = {name: array.copy() for name, array in coordinator.model.items()}
         return Result(run=settings.run, model=model, records=records, path=directory.path)
+
+
+def _check_room(federation: Path, settings: RunSettings, learned: Learned, clients: int) -> None:
+    """Refuse a robust rule whose updates the core service could keep nowhere."""
+    layout = MessageLayout(Manifest.of(learned.model), learned.metrics["train"], "train")
+    room = {"in memory": available(), f"in {federation}": disk_usage(federation).free}
+    check_rows(settings, clients, layout.total_bytes, room)
 
 
 def _directory(settings: RunSettings, grid: Grid, *, tests: bool) -> RunDirectory:

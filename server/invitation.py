@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..protocol.layout import MessageLayout
     from ..protocol.verification import Member
     from ..strategies.robust_rules import Robust
+    from ..strategies.server_rules import Rule
 
 
 _FRAMING = 16
@@ -48,8 +49,8 @@ class Plan:
     """The parts of the round's deadline."""
     max_norm: float | None = None
     """Largest L2 norm of one delta, in a plain round; None for no bound."""
-    robust: Robust | None = None
-    """How the updates of a plain training round become one; None for their weighted mean."""
+    rule: Rule | None = None
+    """The server step of a training round."""
     budget: float = 0.0
     """Seconds that the uploads have at the most, when their sum is opened."""
 
@@ -57,6 +58,11 @@ class Plan:
     def stall(self) -> float:
         """Seconds for which an upload may send nothing while others wait for its slot."""
         return self.times.of(UPLOADS) / STALLS_A_TRIP
+
+    @property
+    def robust(self) -> Robust | None:
+        """How the updates of a plain round become one; None for their weighted mean."""
+        return None if self.rule is None or self.secure else self.rule.robust
 
     @property
     def secure(self) -> bool:

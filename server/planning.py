@@ -84,7 +84,7 @@ class Planner:
             needed=needed,
             times=self.deadlines.times(place.phase),
             max_norm=self._settings.max_norm,
-            robust=self._settings.rule.robust if place.phase == "train" else None,
+            rule=self._settings.rule if place.phase == "train" else None,
         )
 
     def _cohort(

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from umbel.protocol.errors import BadCertificate, PeerError
 from umbel.server import core_wire
+from umbel.strategies.server_rules import FedAvg
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from umbel.server.core_client import CoreClient
     from umbel.server.remote_intake import RemoteIntake
     from umbel.simulation.dev_federation import DevFederation
+    from umbel.strategies.robust_rules import Robust
 
 CTX = bytes(range(32))
 
@@ -93,16 +95,20 @@ def opened(federation: DevFederation, **changes: object) -> bytes:
     return core_wire.head("opened", **fields)
 
 
-def intake(client: CoreClient, *, secure: bool = True, ctx: bytes = CTX) -> RemoteIntake:
+def intake(
+    client: CoreClient, *, secure: bool = True, ctx: bytes = CTX, robust: Robust | None = None
+) -> RemoteIntake:
     """Open a sum of 64 bytes."""
+    rule = FedAvg(robust=robust)
     manifest = SimpleNamespace(to_json=lambda: "[]")
     layout = SimpleNamespace(
         manifest=manifest, metrics={"eval.loss": 24}, phase="train", total_bytes=64, split=0
     )
     params = SimpleNamespace(value_range=0.5, weight_cap=40)
     plan: Any = SimpleNamespace(
-        layout=layout, params=params, secure=secure, stall=2.5, budget=9.5, max_norm=None
-    )
+        layout=layout, params=params, secure=secure, stall=2.5, budget=9.5, max_norm=None,
+        rule=rule, robust=robust,
+    )  # fmt: skip
     codec: Any = SimpleNamespace(members=5)
     return cast("RemoteIntake", client.intake(ctx, plan, codec))
 

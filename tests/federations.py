@@ -31,7 +31,6 @@ from umbel.server.settings import RunSettings
 from umbel.server.surroundings import Surroundings
 from umbel.server.write_behind import WriteBehind
 from umbel.simulation.dev_federation import Client, DevFederation, prepare, write_devices
-from umbel.strategies.server_rules import FedAvg
 from umbel.strategies.task import Site
 from umbel.tests.gateway import Numbers
 
@@ -143,7 +142,9 @@ class Run:
             core=self.core,
         )  # fmt: skip
         around = replace(around, **changes)
-        self.coordinator = Coordinator(settings, self.trainer.arrays(), declared, FedAvg(), around)
+        self.coordinator = Coordinator(
+            settings, self.trainer.arrays(), declared, settings.rule, around
+        )
 
     def devices(self) -> list[DeviceThread]:
         """Return every device, not begun."""

@@ -9,8 +9,11 @@ from umbel.protocol.codec import Codec
 from umbel.protocol.errors import BadUpdate, Malformed, SettingsError
 from umbel.protocol.layout import MessageLayout
 from umbel.protocol.manifest import Manifest
-from umbel.server.core_commands import plain_check
+from umbel.server.core.kept import Keeping
+from umbel.server.core_commands import plain_check, plain_keeping
 from umbel.server.ingest import Shape
+from umbel.strategies.robust_rules import Robust
+from umbel.strategies.server_rules import FedAdam, FedAvg
 
 MANIFEST = Manifest.of({"w": np.zeros((3, 5), np.float32), "b": np.zeros(4, np.float32)})
 LAYOUT = MessageLayout(MANIFEST, {"train.loss": 24, "train.examples": 0}, "train")
@@ -76,3 +79,26 @@ def test_a_description_that_fits_other_sizes_is_refused() -> None:
 def test_a_description_that_is_none_is_refused(plain: object) -> None:
     with pytest.raises((Malformed, SettingsError)):
         plain_check(plain, SHAPE)
+
+
+# ---- why its messages are kept -----------------------------------------------------------------
+
+
+def test_a_robust_rule_is_a_reason_to_keep_messages() -> None:
+    robust = Robust(rule="krum", byzantine=1)
+    found = plain_keeping(described(rule=FedAdam(robust=robust).described()))
+    assert isinstance(found, Keeping)
+    assert found.robust == robust
+    codec = found.codec
+    assert (codec.members, codec.value_range, codec.weight_cap) == (3, 8.0, 1000)
+
+
+def test_a_mean_is_none() -> None:
+    assert plain_keeping(described(rule=None)) is None
+    assert plain_keeping(described(rule=FedAvg().described())) is None
+
+
+@pytest.mark.parametrize("rule", [7, [], {"rule": "krum"}, {"rule": "fedavg", "robust": 3}])
+def test_a_rule_that_is_none_is_refused(rule: object) -> None:
+    with pytest.raises((Malformed, SettingsError)):
+        plain_keeping(described(rule=rule))

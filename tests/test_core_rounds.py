@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,8 @@ from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.digest import model_digest
 from umbel.protocol.journal import Masked, parse
 from umbel.server.sessions import GRACE, SILENCE
+from umbel.strategies.robust_rules import Robust
+from umbel.strategies.server_rules import FedAvg
 from umbel.tests.core_stage import FIVE, CoreStage
 from umbel.tests.fault_proxy import FaultProxy
 from umbel.tests.federations import addressed, core, made
@@ -88,6 +90,22 @@ def test_plain_and_secure_rounds_and_the_link_publish_the_same_bits(
         models.append([record.model for record in linked.records])
     assert models[0] == models[1] == models[2]
     assert len(set(models[0])) == 3
+
+
+def test_a_trimmed_mean_over_the_core_has_the_bits_of_the_link(
+    federation: DevFederation, stage: Callable[..., CoreStage], tmp_path: Path
+) -> None:
+    """It streams there: 2k + 2 vectors of five, in whatever order they come."""
+    rule = FedAvg(robust=Robust(rule="trimmed-mean", cut=0.2))
+    how: dict[str, Any] = {"scheme": "plain", "rule": rule, "rounds": 2}
+    addressed(federation, f"127.0.0.1:{_port(federation)}", secure=False)
+    run = stage("trimmed", **how)
+    run.play()
+    addressed(federation, f"127.0.0.1:{_port(federation)}")
+    with Stage(tmp_path, 5, settings(**how)) as linked:
+        linked.play()
+        assert [record.model for record in run.records] == [r.model for r in linked.records]
+    assert [len(record.survivors) for record in run.records] == [5, 5]
 
 
 def _port(federation: DevFederation) -> int:

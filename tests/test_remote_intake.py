@@ -16,7 +16,8 @@ from umbel.server import core_wire
 from umbel.server.core.segments import Segment
 from umbel.server.core_client import CoreClient
 from umbel.server.stepping import StepOrder
-from umbel.strategies.server_rules import FedAvgM
+from umbel.strategies.robust_rules import Robust
+from umbel.strategies.server_rules import FedAvg, FedAvgM, rule_of
 from umbel.tests.core_peer import CTX, Peer, intake, opened
 from umbel.tests.federations import made
 
@@ -97,8 +98,17 @@ def test_a_plain_sum_tells_the_core_what_its_firewall_needs(peer: Peer, client: 
     intake(client, secure=False)
     assert peer.commands(1)[0].fields["plain"] == {
         "manifest": "[]", "metrics": {"eval.loss": 24}, "phase": "train", "members": 5,
-        "value_range": 0.5, "weight_cap": 40, "max_norm": None,
+        "value_range": 0.5, "weight_cap": 40, "max_norm": None, "rule": None,
     }  # fmt: skip
+
+
+def test_a_robust_rule_is_told_with_the_sum_whose_messages_it_needs(
+    peer: Peer, client: CoreClient
+) -> None:
+    median = Robust(rule="median", byzantine=1)
+    intake(client, secure=False, robust=median)
+    said = peer.commands(1)[0].fields["plain"]["rule"]
+    assert rule_of(said) == FedAvg(robust=median)
 
 
 def test_a_sum_with_masks_left_in_it_is_void(peer: Peer, client: CoreClient) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from umbel.protocol.errors import SettingsError, StateError
+from umbel.server.core import segments
 from umbel.server.core.segments import Segment, Shelf, remove_leftovers
 
 
@@ -97,6 +98,7 @@ def test_sizes_and_words_are_checked(tmp_path: Path) -> None:
 
 OWNER = """
 import sys, pathlib
+from umbel.server.core import segments
 from umbel.server.core.segments import Segment
 kept = Segment.create(pathlib.Path(sys.argv[1]), 8, "slots")
 print(kept.path, flush=True)
@@ -157,3 +159,16 @@ def test_where_memory_is_short_the_disk_is_taken_and_said_once(tmp_path: Path) -
     roomy = tmp_path / "roomy"
     roomy.mkdir()
     assert Shelf(tmp_path, mute, roomy).create(1, "slots").path.parent == roomy
+
+
+def test_memory_that_the_machine_does_not_have_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roomy, disk, said = tmp_path / "roomy", tmp_path / "disk", list[str]()
+    roomy.mkdir()
+    disk.mkdir()
+    shelf = Shelf(disk, lambda _kind, line: said.append(line), roomy)
+    monkeypatch.setattr(segments, "available", lambda: 40 << 20)
+    assert shelf.create(20 << 20, "slots").path.parent == roomy
+    assert shelf.create(30 << 20, "slots").path.parent == disk
+    assert "40 MiB free for 30 MiB" in said[0]

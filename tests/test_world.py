@@ -8,8 +8,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from umbel.protocol.codec import Codec
 from umbel.protocol.errors import PeerError, SettingsError
+from umbel.server.core.kept import Keeping
 from umbel.server.core.world import Sum, World
+from umbel.strategies.robust_rules import Robust
 
 
 def send(total: Sum, node: str, message: bytes) -> None:
@@ -195,3 +198,47 @@ def test_sizes_that_fit_no_layout(size: int, split: int) -> None:
 def test_a_world_needs_a_slot() -> None:
     with pytest.raises(SettingsError, match=r"core\.slots"):
         World(slots=0)
+
+
+# ---- messages that are kept ------------------------------------------------------------------
+
+
+def kept(rule: str, clients: int, slots: int = 2) -> tuple[World, Sum]:
+    world = World(slots)
+    return world, world.open(96, 64, Keeping(Robust(rule=rule), Codec(clients, 1.0, 8)))
+
+
+def message(value: int, weight: int) -> bytes:
+    return np.full(16, value, "<i4").tobytes() + np.array([1, weight, 0, 1], "<u8").tobytes()
+
+
+def test_kept_messages_have_a_slot_each_and_no_more() -> None:
+    world, total = kept("median", 3)
+    for index in range(3):
+        send(total, f"n{index}", message(index, 2))
+    assert total.memory == {"accumulators": 32, "messages": 3 * 96}
+    assert np.frombuffer(total.numbers(), "<u8").tolist() == [3, 6, 0, 3]
+    total.check(0)  # the firewall has looked at each
+    total.close()
+    again = world.open(96, 64, Keeping(Robust(rule="median"), Codec(3, 1.0, 8)))
+    slot = again.slot("n9")
+    assert slot is not None
+    assert bytes(slot) == bytes(96)  # nothing of the round before is left in it
+
+
+def test_a_discarded_message_gives_its_slot_to_another() -> None:
+    _, total = kept("median", 2, slots=1)
+    assert total.slot("bad") is not None
+    assert total.slot("next") is None
+    total.discard("bad")
+    for node in ("a", "b"):
+        send(total, node, message(1, 1))
+    assert total.survivors == ("a", "b")
+
+
+def test_a_stream_needs_no_more_for_a_hundred_than_for_its_lists() -> None:
+    _, total = kept("trimmed-mean", 100)
+    assert total.memory == {"accumulators": 32, "lists": (2 * 20 + 2) * 64, "slots": 2 * 96}
+    for index in range(100):
+        send(total, f"n{index}", message(index, 1))
+    total.close()

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from .room import available
 from .rows import KeptRows, TrimmedRows, enough
+from ...protocol.errors import StateError
 from ...strategies.robust_rules import kernels
 
 if TYPE_CHECKING:
@@ -45,6 +47,10 @@ class Keeping(NamedTuple):
 
 class Store(Protocol):
     """Where a sum's whole messages go."""
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes that the messages take at the most, by name, those under way among them."""
 
     def take(self, node: str, slot: Slot) -> Slot | None:
         """Take a whole message; return what may be filled in its slot's place, if anything."""
@@ -95,13 +101,13 @@ class Lease:
 
     def __init__(self, pool: Pool, size: int, most: int) -> None:
         """Take none yet."""
-        self._pool, self.size, self._most = pool, size, most
+        self._pool, self.size, self.most = pool, size, most
         self.blocks: list[Block] = []
         self._views: list[memoryview] = []
 
     def get(self) -> memoryview | None:
         """Return another slot, or None when there are enough for all."""
-        if len(self.blocks) >= self._most:
+        if len(self.blocks) >= self.most:
             return None
         self.blocks.append(self._pool.get(self.size))
         self._views.append(self.blocks[-1].view[: self.size])
@@ -125,6 +131,11 @@ class Kept:
         """Keep nothing yet; the slots are those of `lease`."""
         self._keeping, self._split, self._lease = keeping, split, lease
         self._messages: dict[str, Slot] = {}
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """A slot for each that may come."""
+        return {"messages": self._lease.most * self._lease.size}
 
     def take(self, node: str, slot: Slot) -> Slot | None:
         """Keep a message with its slot."""
@@ -166,10 +177,23 @@ class Kept:
 class Streamed:
     """A trimmed mean of messages that are not kept."""
 
-    def __init__(self, keeping: Keeping, split: int) -> None:
-        """Allocate the lists."""
-        self._split = split
+    def __init__(self, keeping: Keeping, split: int, slots: int) -> None:
+        """Allocate the lists; the messages come in so many bytes of slots.
+
+        Raises:
+            StateError: There is no memory for them.
+        """
+        self._split, self._slots = split, slots
+        rows, why = keeping.robust.kept(keeping.codec.members)
+        if rows * split > (free := available()):
+            expected = f"{rows * split >> 20} MiB of memory ({why})"
+            raise StateError("robust", expected, f"{free >> 20} MiB", "lower cohort or robust-cut")
         self._rows = TrimmedRows(*keeping, split // 4, kernels(1)[0])
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """The lists, and the slots."""
+        return {"lists": self._rows.nbytes, "slots": self._slots}
 
     def take(self, _node: str, slot: Slot) -> Slot:
         """Pass a message through the lists; its slot is free again."""

@@ -27,6 +27,7 @@ from weakref import WeakSet, finalize
 
 import numpy as np
 
+from .room import available
 from ...protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
@@ -185,11 +186,12 @@ class Shelf:
 
     def _created(self, nbytes: int, kind: str, first: int) -> Segment:
         needed = first or nbytes
-        if _room(self._memory) >= needed + SPARE:
+        room = min(_room(self._memory), available())  # its files are in the machine's memory
+        if room >= needed + SPARE:
             return Segment.create(self._memory, nbytes, kind, bare=bool(first))
         if not self._told:
             self._told = True
-            free = f"{_room(self._memory) >> 20} MiB free for {needed >> 20} MiB"
+            free = f"{room >> 20} MiB free for {needed >> 20} MiB"
             self._say(
                 "memory", f"{self._memory} has {free}: shared memory lies in {self._fallback}"
             )

@@ -70,7 +70,8 @@ class World:
             return Sum(self, split, zeros(total_bytes), self._slots(total_bytes))
         if keeping.streams:
             numbers = zeros(total_bytes - split)
-            return Sum(self, 0, numbers, self._slots(total_bytes), Streamed(keeping, split))
+            lists = Streamed(keeping, split, total_bytes * self.slots)
+            return Sum(self, 0, numbers, self._slots(total_bytes), lists)
         return self.open_kept(total_bytes, split, keeping, Sum)
 
     def open_kept(
@@ -187,6 +188,8 @@ class Sum:
     def memory(self) -> dict[str, int]:
         """Bytes that this sum takes at the most, by name; its slots are given up at the freeze."""
         size = len(self._total)
+        if self._store is not None:
+            return {"accumulators": size, **self._store.memory}
         return {"accumulators": size, "slots": size * self._world.slots}
 
     def numbers(self) -> memoryview:
