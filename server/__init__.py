@@ -19,10 +19,10 @@ The model     model_in_force.py moves it on, a round at a time; stepping.py is t
               an order to the core, and what each shard does of it; moment_file.py keeps the
               step's moments on the disk, leaf_hashes.py digests by threads.
 The record    run_directory.py is a run on disk, run_place.py where it lies and who writes it,
-              round_folder.py one round of it, by plain_files.py; ledger.py its chain of entries, in
-              the SQLite file of ledger_file.py; disk_space.py says what it will still take.
-              lost_rounds.py finds where a run goes on, run_check.py what of it is damaged.
-              write_behind.py does the writing in one thread; runs_cli.py shows past runs.
+              round_folder.py one round of it, by plain_files.py and array_file.py; ledger.py its
+              chain of entries, in the SQLite file of ledger_file.py; disk_space.py says what it
+              will still take. lost_rounds.py finds where a run goes on, run_check.py what of it is
+              damaged. write_behind.py does the writing in one thread; runs_cli.py shows past runs.
 Core service  core_cli.py is `umbel core up`: core_service.py between sessions.py (who is
               connected) with streams.py (one node's session), core_sum.py (the open sum) with
               running_hash.py (of what arrives), grpc_gateway.py (devices' port) and

@@ -1,9 +1,7 @@
 """The moments of a server step on the disk: `state.safetensors` beside the model of their round.
 
-    u64 header bytes · header (JSON, filled up with spaces to a multiple of 8) · arrays
-
 One array for each averaged array of the model and each moment, named `MOMENT/ARRAY`, in the dtype
-of the model's array; the file is plain safetensors. It is written and read piece by piece: nothing
+of the model's array, in a file as array_file.py writes it. It is read piece by piece too: nothing
 of the size of a model is held beside the buffers. A reader opens what `write_moments` wrote, of
 the SHA-256 that was noted, for the same model and rule; of any other file nothing is taken.
 """
@@ -11,10 +9,10 @@ the SHA-256 that was noted, for the same model and rule; of any other file nothi
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from typing import TYPE_CHECKING, BinaryIO
 
+from .array_file import CHUNK, About, header, pieces
 from .plain_files import open_file, why
 from ..protocol.errors import StateError
 
@@ -26,9 +24,7 @@ if TYPE_CHECKING:
     from ..protocol.manifest import Entry, Manifest
 
 STATE_FILE = "state.safetensors"
-_CHUNK = 1 << 20
 _MOVE = "resume from an earlier round or restore a backup"
-_DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64"}
 
 
 def write_moments(path: Path, manifest: Manifest, moments: Mapping[str, memoryview]) -> bytes:
@@ -45,8 +41,8 @@ def write_moments(path: Path, manifest: Manifest, moments: Mapping[str, memoryvi
     digest = hashlib.sha256()
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "wb") as file:
-        header = _header(manifest, tuple(moments))
-        for piece in (memoryview(header), *_pieces(manifest, moments)):
+        head = _header(manifest, tuple(moments))
+        for piece in (memoryview(head), *_pieces(manifest, moments)):
             digest.update(piece)
             file.write(piece)
     return digest.digest()
@@ -74,7 +70,7 @@ def check_moments(of: StateFile) -> None:
     """
     with open_file(of.path) as file:
         digest = hashlib.sha256()
-        while piece := file.read(_CHUNK):
+        while piece := file.read(CHUNK):
             digest.update(piece)
     if digest.digest() != of.digest:
         raise ValueError(f"SHA-256 {digest.hexdigest()} instead of {of.digest.hex()}")
@@ -83,12 +79,12 @@ def check_moments(of: StateFile) -> None:
 def _read(
     file: BinaryIO, of: StateFile, manifest: Manifest, moments: Mapping[str, memoryview]
 ) -> None:
-    header, digest = _header(manifest, tuple(moments)), hashlib.sha256()
-    size = len(header) + len(moments) * sum(entry.nbytes for entry in manifest.averaged)
+    head, digest = _header(manifest, tuple(moments)), hashlib.sha256()
+    size = len(head) + len(moments) * sum(entry.nbytes for entry in manifest.averaged)
     got = os.fstat(file.fileno()).st_size
-    if got != size or file.read(len(header)) != header:
+    if got != size or file.read(len(head)) != head:
         raise ValueError(f"{got} bytes of other arrays; {size} expected")
-    digest.update(header)
+    digest.update(head)
     for piece in _pieces(manifest, moments):
         data = file.read(len(piece))
         if len(data) != len(piece):
@@ -105,22 +101,17 @@ def _order(manifest: Manifest) -> list[Entry]:
 
 
 def _header(manifest: Manifest, names: tuple[str, ...]) -> bytes:
-    arrays, end = {}, 0
-    for entry in _order(manifest):
-        for name in names:
-            place = [end, end + entry.nbytes]
-            about = {"dtype": _DTYPES[entry.dtype], "shape": entry.shape, "data_offsets": place}
-            arrays[f"{name}/{entry.name}"] = about
-            end += entry.nbytes
-    text = json.dumps(arrays, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+    return header(
+        {
+            f"{name}/{entry.name}": About(entry.dtype, entry.shape, entry.nbytes)
+            for entry in _order(manifest)
+            for name in names
+        }
+    )
 
 
 def _pieces(manifest: Manifest, moments: Mapping[str, memoryview]) -> Iterator[memoryview]:
     """Yield the bytes of each array in the order of the header, at most a chunk at a time."""
     for entry in _order(manifest):
         for buffer in moments.values():
-            part = buffer[entry.offset : entry.offset + entry.nbytes]
-            for start in range(0, len(part), _CHUNK):
-                yield part[start : start + _CHUNK]
+            yield from pieces(buffer[entry.offset : entry.offset + entry.nbytes])

@@ -21,9 +21,7 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import safetensors
-import safetensors.numpy
-
+from . import array_file
 from .moment_file import STATE_FILE, check_moments, write_moments
 from .plain_files import open_file, read_file, remove, sync, why
 from .stepping import StateFile
@@ -105,7 +103,7 @@ def write(
             remove(stale)
         temporary.mkdir(mode=0o700)
         files = [temporary / MODEL_FILE, temporary / MANIFEST_FILE]
-        _save(files[0], arrays, about.named)
+        array_file.write(files[0], arrays, about.named)
         state = {}
         if moments:
             files.append(temporary / STATE_FILE)
@@ -184,29 +182,6 @@ def read_manifest(folder: Path, run: str, number: int) -> Round:
     except _UNREADABLE as error:
         expected = f"the manifest of round {number} of {run}"
         raise StateError(str(path), expected, why(error), _MOVE) from error
-
-
-def write_arrays(
-    path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
-) -> None:
-    """Write one safetensors file of named arrays and fsync it.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    _save(path, arrays, metadata)
-    sync(path)
-
-
-def _save(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    flat = {
-        name: array if array.flags.c_contiguous else array.copy(order="C")
-        for name, array in arrays.items()
-    }
-    try:
-        safetensors.numpy.save_file(flat, path, metadata=dict(metadata))
-    except safetensors.SafetensorError as error:
-        raise OSError(str(error)) from error
 
 
 def _check_folder(path: Path) -> None:

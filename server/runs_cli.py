@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from . import run_check
+from .array_file import write_arrays
 from .outcome import as_json, tests_of
-from .round_folder import write_arrays
 from .run_directory import RunDirectory, list_runs
 from ..protocol.errors import StateError
 from ..strategies.places import umbel_home

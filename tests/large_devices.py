@@ -194,10 +194,10 @@ def serve(order: dict[str, Any]) -> list[int]:
     ):
         setattr(module, name, own)
     started = [
-        DeviceThread(DeviceFiles.read(Path(d["directory"])), Nothing(), i).start(
+        DeviceThread(DeviceFiles.read(Path(d["directory"])), Nothing(), 0).start(
             order["run"], bytes.fromhex(d["ticket"])
         )
-        for i, d in enumerate(order["devices"])
+        for d in order["devices"]
     ]
     outcomes = [device.join(3600.0) for device in started]
     for device in started:
