@@ -24,7 +24,6 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 import flwr.serverapp.strategy
-import numpy as np
 
 from . import npy
 from .flower_replies import Landed, packed, whole
@@ -98,11 +97,11 @@ class FedAvg(flwr.serverapp.strategy.FedAvg):
             return None, None
         model = landed.landing.model
         try:
-            merged = {**model, **self._moved(server_round, model, landed.landing.mean())}
+            moved = dict(self._moved(server_round, model, landed.landing.mean()))
         except RoundFailed as error:
             _log.warning("aggregate_train: round %d has no result: %s", server_round, error)
             return None, None
-        record = packed({name: np.asarray(merged[name]) for name in model})
+        record = packed({name: moved.pop(name, array) for name, array in model.items()})
         return record, self.train_metrics_aggr_fn(self._counted(landed), self.weighted_by_key)
 
     def _moved(self, _server_round: int, _model: Arrays, mean: Arrays) -> Arrays:

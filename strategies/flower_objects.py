@@ -136,6 +136,13 @@ def runtime(grid: Grid) -> Runtime | None:
     return None
 
 
+def named(message: Message, node: int) -> Message:
+    """Return a reply with the node that was asked as its source; Flower's errors are node 1's."""
+    if message.has_error():
+        message.metadata.__dict__["_src_node_id"] = node
+    return message
+
+
 def record(peer: str, kind: str, content: bytes) -> MetricRecord | ConfigRecord:
     """Return a record without arrays, by Flower's own reader.
 

@@ -46,6 +46,8 @@ TOGETHER = 8
 """Replies that are in memory at once where they come whole."""
 AHEAD = 4
 """Objects that are fetched before they are wanted; so many chunks may be in memory."""
+_ARRAY = 1 << 10
+"""Bytes that one array may take beside its numbers, on average."""
 FOLDED = "umbel.folded"
 """The stype of an array whose numbers are in the sum, and no more in the reply."""
 
@@ -193,7 +195,7 @@ class _Reading:
     def __init__(self, node: str, source: Objects) -> None:
         self._node = node
         self._source = source
-        self._room = MAX_RECORDS
+        self._room = self._most = MAX_RECORDS + _ARRAY * len(source.landed.landing.model)
 
     def content(self, message_id: str) -> RecordDict:
         """Return the records without the arrays' numbers, which go into the sum."""
@@ -243,7 +245,7 @@ class _Reading:
         """Read an object that is no chunk; all of them together have a limit."""
         self._room -= len(raw)
         if self._room < 0:
-            raise Malformed(self._node, "reply", f"{MAX_RECORDS} bytes beside arrays", "more")
+            raise Malformed(self._node, "reply", f"{self._most} bytes beside arrays", "more")
         return read_object(self._node, object_id, raw)
 
     def _chunk(self, object_id: str) -> memoryview:
@@ -255,11 +257,16 @@ def whole(record: ArrayRecord) -> dict[str, Incoming]:
     return {name: Incoming(a.dtype, a.stype, (a.data,)) for name, a in record.items()}
 
 
-def packed(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """Return Flower's form of arrays, as its own `Array(array)` but copied once."""
-    return ArrayRecord(
-        {n: Array(a.dtype.name, a.shape, NUMPY, npy.encoded(a)) for n, a in arrays.items()}
-    )
+def packed(arrays: dict[str, NDArray[Any]]) -> ArrayRecord:
+    """Return Flower's form of arrays, as its own `Array(array)` but copied once.
+
+    `arrays` is emptied on the way, so that a large model is not there twice.
+    """
+    record = {}
+    for name in list(arrays):
+        array = arrays.pop(name)
+        record[name] = Array(str(array.dtype), array.shape, NUMPY, npy.encoded(array))
+    return ArrayRecord(record)
 
 
 def _empty(dtype: str, shape: tuple[int, ...]) -> Array:

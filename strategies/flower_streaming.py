@@ -11,9 +11,10 @@ replies in the order in which they came, but
 * it looks for replies after 0.1 s, and every second at the most.
 
 A reply that is no tree of objects comes back as an error of its node; why a model is not in the sum
-is in `Landed.dropped`. An object that its client is still sending holds up nobody else. What comes
-after the deadline is not in the round. Under another flwr, and in Flower's simulation, replies come
-whole by the public Grid, a few at a time. A Grid that is not Flower's own is left alone.
+is in `Landed.dropped`. An error names the node that was asked, where Flower has node 1, its
+SuperLink, for one that is gone. An object that its client is still sending holds up nobody else.
+What comes after the deadline is not in the round. Under another flwr, and in Flower's simulation,
+replies come whole by the public Grid, a few at a time. A Grid that is not Flower's is left alone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from .flower_objects import NotYet, runtime
+from .flower_objects import NotYet, named, runtime
 from .flower_replies import Landed, ObjectReply, Objects, Whole
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class StreamingGrid(Grid):
 class _Waiting:
     """A reply that is there, but not all of its objects."""
 
-    def __init__(self, node: str, reply: ObjectReply | WholeReply) -> None:
+    def __init__(self, node: int, reply: ObjectReply | WholeReply) -> None:
         self.node, self.reply = node, reply
         self.pause = FIRST_LOOK_S
         self.at = 0.0
@@ -164,7 +165,7 @@ class _Round:
                 # A reply to nothing that was asked, or to what was answered, counts for nothing.
                 node = self._asked.pop(reply.reply_to, None)
                 if node is not None:
-                    self._waiting.append(_Waiting(f"node {node}", reply))
+                    self._waiting.append(_Waiting(node, reply))
                     self._take()
         self._take()
         self._source.settle()
@@ -176,8 +177,10 @@ class _Round:
                 still.append(waiting)
                 continue
             try:
-                self._replies.append(waiting.reply.take(waiting.node))
+                message = waiting.reply.take(f"node {waiting.node}")
             except NotYet:
                 waiting.later()
                 still.append(waiting)
+            else:
+                self._replies.append(named(message, waiting.node))
         self._waiting = still

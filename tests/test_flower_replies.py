@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ConfigRecord, Message, RecordDict
 
-from umbel.strategies import flower_replies
+from umbel.strategies import flower_objects, flower_replies
 from umbel.strategies.flower_fedavg import FedAvg
 from umbel.tests.flower_nodes import MODEL, Nodes, content_of, is_the_mean_of, record_of
 from umbel.tests.flower_superlink import SuperLink
@@ -121,7 +121,7 @@ def test_a_forged_tree_is_an_error_of_its_node(
 
 
 def test_what_is_no_array_has_a_limit(monkeypatch: pytest.MonkeyPatch, lines: Any) -> None:
-    monkeypatch.setattr(flower_replies, "MAX_RECORDS", 1 << 16)
+    monkeypatch.setattr(flower_replies, "MAX_RECORDS", (1 << 16) - (len(MODEL) << 10))
     superlink = SuperLink(monkeypatch, 3)
 
     def large(message: Message) -> None:
@@ -174,6 +174,24 @@ def test_the_deadline_ends_a_round_without_those_that_are_late(
     is_the_mean_of(result.arrays, (2, 3))
     assert lines("Received 2 results and 1 failures")
     assert lines(f"node {superlink.nodes[0]}: objects of the reply came too late")
+
+
+@pytest.mark.parametrize("version", ["1.42.0", "1.43.0"])
+def test_a_node_that_is_gone_is_named(
+    version: str, monkeypatch: pytest.MonkeyPatch, lines: Any
+) -> None:
+    monkeypatch.setattr(flower_objects, "version", lambda _: version)
+    superlink = SuperLink(monkeypatch, 3)
+
+    def gone(message: Message) -> None:
+        superlink.state.nodes[message.metadata.dst_node_id].online_until = 1.0  # type: ignore[attr-defined]
+
+    Nodes(superlink, {1: gone})
+    strategy = FedAvg(fraction_evaluate=0.0)
+    result = strategy.start(superlink.grid, record_of(MODEL), num_rounds=1, timeout=30.0)
+    is_the_mean_of(result.arrays, (0, 2))
+    assert lines("Received 2 results and 1 failures")
+    assert lines(f"from node {superlink.nodes[1]}: Error: Node Unavailable")
 
 
 def test_a_reply_that_is_listed_twice_counts_once(
