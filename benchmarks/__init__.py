@@ -16,7 +16,7 @@ ingest       ingest.py: an update into the server's memory; ingest_process.py is
              ingest_publish.py is the end of a round. flower_objects.py: Flower's own objects into
              the mean.
 unmask       unmask.py: masks off a sum; flower_masks.py is the peer.
-step         step.py: the model moves by the mean; torch_steps.py, and flower_step.py as the peer.
+step         step.py: the model moves by the mean; rule_steps.py, and flower_step.py as the peer.
 ranks        ranks.py: one and two rank processes beside the world of one.
 gpu          gpu.py: bits and rates of a CUDA device, by torch_gpu.py.
 robust       robust.py: the robust rules on one thread; flower_robust.py has the peers.

@@ -14,11 +14,11 @@ from umbel.protocol.errors import SettingsError
 
 def test_a_small_run_has_every_case_with_peer_and_limit() -> None:
     lines = [m.line() for m in step.run(params=5000, runs=1)]
-    assert [line["case"] for line in lines] == list(step.CASES)
+    assert [line["case"] for line in lines] == [*step.CASES, *step.IN_TORCH]
     assert all(line["unit"] == "s" and line["ratio"] and line["of_limit"] for line in lines)
     assert [str(line["peer_name"]).split()[-1] for line in lines] == [
         "FedAdam", "FedYogi", "FedAdagrad", "FedAvgM",
-    ]  # fmt: skip
+    ] * 2  # fmt: skip
 
 
 def test_flowers_fedadam_widens_the_model_and_the_others_do_not() -> None:
@@ -40,6 +40,7 @@ def test_sizes_are_checked_first(option: str) -> None:
 
 def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    found = list(step.run())
-    assert [m.case for m in found] == list(step.CASES)
-    assert all("umbel[torch]" in str(m.absent) for m in found)
+    found = list(step.run(params=1000, runs=1))
+    assert [m.case for m in found] == [*step.CASES, *step.IN_TORCH]
+    assert all(m.samples for m in found[:4])
+    assert all("umbel[torch]" in str(m.absent) for m in found[4:])
