@@ -88,6 +88,7 @@ def rounds(into: AnyWorld) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_twenty_kills_at_any_moment(tmp_path: Path) -> None:
     """Kills at random moments of folds, unmasking and step: bits, pids, memory, descriptors."""
     rng, lines = np.random.default_rng(6), Lines()

@@ -24,7 +24,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from .rank_wire import RECEIVE, Frames, send
+from .rank_wire import RECEIVE, Frames, opening, send
 from .segments import Segment
 from ...protocol.errors import StateError, UmbelError, VoidRound
 
@@ -61,21 +61,21 @@ def serve(sock: socket.socket, rank: int, ranks: int) -> None:
     try:
         work = importlib.import_module(".torch_shard", __package__)
     except ImportError as error:
-        send(sock, {"op": "failed", "why": str(error)})
+        send(sock, opening({"op": "failed", "why": str(error)}, 0))
         return
     commands: SimpleQueue[Frame] = SimpleQueue()
     threading.Thread(target=_listen, args=(sock, commands), daemon=True).start()
-    send(sock, {"op": "ready", "pid": os.getpid()})
+    send(sock, opening({"op": "ready"}, 0))
     while True:
         head, payload = commands.get()
         try:
             desk.tidy()
             answer, body = work.COMMANDS[head["op"]](desk, head, payload)
-            send(sock, {"op": "done", **answer}, body)
+            send(sock, opening({"op": "done", **answer}, len(body)), body)
         except LOST as error:
             kind = "void" if isinstance(error, VoidRound) else "lost"
             why = str(error) if isinstance(error, UmbelError) else f"{type(error).__name__} {error}"
-            send(sock, {"op": kind, "why": why[:1000]})
+            send(sock, opening({"op": kind, "why": why[:1000]}, 0))
 
 
 def _listen(sock: socket.socket, commands: SimpleQueue[Frame]) -> None:

@@ -31,17 +31,26 @@ RECEIVE = 1 << 16
 _SIZES = struct.Struct("<II")
 
 
-def send(sock: socket.socket, head: dict[str, Any], payload: bytes | bytearray = b"") -> None:
-    """Send one frame.
+def opening(head: dict[str, Any], payload: int) -> bytes:
+    """Return all of a frame before its payload of so many bytes.
 
     Raises:
         StateError: It is too large.
-        OSError: The other end is gone.
     """
     data = json.dumps(head).encode()
-    if len(data) > MAX_HEAD or len(payload) > MAX_PAYLOAD:
-        raise StateError("rank", f"at most {MAX_HEAD} and {MAX_PAYLOAD} bytes", len(payload))
-    sock.sendall(_SIZES.pack(len(data), len(payload)) + data)
+    if len(data) > MAX_HEAD or payload > MAX_PAYLOAD:
+        most = f"a frame of at most {MAX_HEAD} and {MAX_PAYLOAD} bytes"
+        raise StateError("rank", most, (len(data), payload))
+    return _SIZES.pack(len(data), payload) + data
+
+
+def send(sock: socket.socket, start: bytes, payload: bytes | bytearray = b"") -> None:
+    """Send one frame, which `start` opens.
+
+    Raises:
+        OSError: The other end is gone.
+    """
+    sock.sendall(start)
     if payload:
         sock.sendall(payload)
 

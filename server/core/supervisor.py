@@ -29,7 +29,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from .rank_wire import RECEIVE, Frames, send
+from .rank_wire import RECEIVE, Frames, opening, send
 from ...protocol.errors import SettingsError, StateError, UmbelError, VoidRound
 
 if TYPE_CHECKING:
@@ -69,8 +69,12 @@ class Job:
             done: Called in the supervisor's thread when every rank has answered.
             once: It cannot be done twice: a rank that dies in it does not get it again, its
                 answer is `died`.
+
+        Raises:
+            StateError: It is too large to be said.
         """
-        self.head, self.payload, self.once = head, payload, once
+        self.op, self.payload, self.once = str(head["op"]), payload, once
+        self.opening = opening(head, len(payload))
         self.answers: list[Frame | None] = [None] * ranks
         self.error: UmbelError | None = None
         self._done, self._event = done, threading.Event()
@@ -94,7 +98,7 @@ class Job:
             return
         for number, answer in enumerate(self.answers):
             if answer is not None and answer[0]["op"] in {"void", "lost"}:
-                lost = StateError(f"rank {number}", f"{self.head['op']} done", answer[0]["why"])
+                lost = StateError(f"rank {number}", f"{self.op} done", answer[0]["why"])
                 void = answer[0]["op"] == "void"
                 self.error = self.error or (VoidRound(answer[0]["why"]) if void else lost)
         self.finish()
@@ -312,7 +316,7 @@ class Supervisor:
                 link.sent = True
                 job = link.jobs[0]
                 with suppress(OSError):  # it has died: its socket says so in a moment
-                    send(link.sock, job.head, job.payload)
+                    send(link.sock, job.opening, job.payload)
 
     def _fail(self, error: StateError) -> None:
         """Fail every job; a rank that has one in hand is started anew: none answers late."""
