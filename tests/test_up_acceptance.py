@@ -149,6 +149,19 @@ def _has_a_session_again(stage: UpStage, victim: str, at: float) -> float:
     return now - restarts[-1]
 
 
+def test_a_supernode_that_dies_with_the_front_is_back(stage: UpStage) -> None:
+    number, victim = stage.full_round(), NAMES[-1]
+    front = stage.up.supervisor.pid("front")
+    os.kill(front, signal.SIGKILL)  # its key cannot be freed until that one is back
+    at = stage.kill(victim, "SuperNode")
+    stage.go(number)
+    survivors = {stage.ids[node] for node in stage.finished(number).survivors}
+    assert survivors == {*NAMES} - {victim}
+    _has_a_session_again(stage, victim, at)
+    assert stage.up.supervisor.pid("front") != front
+    assert [s.name for s in stage.seen if s.name in {"core", "superlink"}] == []
+
+
 def test_a_killed_serverapp_leaves_nothing_half_written(stage: UpStage) -> None:
     number = stage.full_round()
     pid = stage.trace(op="serverapp")[-1]["pid"]
