@@ -137,6 +137,8 @@ class Landing:
     def mean(self) -> dict[str, NDArray[Any]]:
         """Return the weighted mean of the float arrays, each in its own dtype.
 
+        They lie in a slot: what is taken next overwrites them.
+
         Raises:
             RoundFailed: No model was taken.
         """
@@ -149,7 +151,7 @@ class Landing:
             like = self.model[name]
             first = (place.start - starts[like.dtype]) // like.dtype.itemsize
             total = self._total[like.dtype][first : first + like.size]
-            mean = np.empty(like.size, like.dtype)
+            mean = self._rows[0, place].view(like.dtype)
             for tile in tiles(like.size):
                 mean[tile] = total[tile] / self._weight
             means[name] = mean.reshape(like.shape)
