@@ -35,7 +35,6 @@ from ..server.coordinator import Coordinator
 from ..server.run_directory import RunDirectory
 from ..server.settings import RunSettings
 from ..server.surroundings import Surroundings
-from ..strategies.server_rules import FedAvg
 
 if TYPE_CHECKING:
     import io
@@ -136,7 +135,7 @@ class Served:
             observe=self._observe,
         )
         phases = {"train": METRICS, "evaluate": {}}
-        self._coordinator = Coordinator(settings, model(about["params"]), phases, FedAvg(), around)
+        self._coordinator = Coordinator(settings, model(about["params"]), phases, around)
 
     def take(self, packet: Packet) -> bool:
         """Do what a packet asks for; say whether the run is over."""

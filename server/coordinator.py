@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from .open_round import OpenRound
     from .settings import RunSettings
     from .surroundings import Surroundings
-    from ..strategies.server_rules import Rule
 
 A = TypeVar("A", bound=Attempt)
 _REMEMBERED = 16  # contexts of past attempts, ctx0 and ctx of eight: late messages are passed over
@@ -60,7 +59,6 @@ class Coordinator:
         settings: RunSettings,
         model: Mapping[str, NDArray[Any]],
         metrics: Mapping[str, Mapping[str, int]],
-        rule: Rule,
         around: Surroundings,
         history: History | None = None,
     ) -> None:
@@ -71,7 +69,6 @@ class Coordinator:
             model: Named arrays of the initial model, or of the one in force.
             metrics: Declared metrics of the phases `train` and `evaluate`, by name with their
                 fractional bits.
-            rule: The server step.
             around: Trust, disk, transport and clock.
             history: Where the run stands that is resumed; None for a new one.
         """
@@ -94,8 +91,8 @@ class Coordinator:
         self._phase = "evaluate" if past.evaluated else "train"
         self._attempt: Attempt | None = None
         self._force = ModelInForce(
-            self._core, around.directory, self.manifest, rule, self.manifest.pack(model), self.note,
-            new=history is None,
+            self._core, around.directory, self.manifest, settings.rule, self.manifest.pack(model),
+            self.note, new=history is None,
         )  # fmt: skip
 
     # -- nodes ------------------------------------------------------------------------------

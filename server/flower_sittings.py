@@ -125,9 +125,7 @@ class Sittings:
             model, history = found[0].arrays, found[1]
             self._evaluation.resume(found[0].number, found[0].digest, history.records)
         around = self._around(core)
-        coordinator = Coordinator(
-            self.settings, model, self._learned.metrics, self.settings.rule, around, history
-        )
+        coordinator = Coordinator(self.settings, model, self._learned.metrics, around, history)
         try:
             failure = self._drive(coordinator, core, again=history is not None)
             self._disk.flush()

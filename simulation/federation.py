@@ -140,9 +140,7 @@ class Federation:
             settings.run, _stamp(), {"clients": clients, **settings.described()}, settings.security
         )
         self._observe, self._trainer = observe, trainer
-        self.coordinator = Coordinator(
-            settings, model, metrics, settings.rule, self._surroundings()
-        )
+        self.coordinator = Coordinator(settings, model, metrics, self._surroundings())
         self._enrol([self._device(i, clients, trainers[i]) for i in range(clients)])
 
     def _enrol(self, devices: list[Device]) -> None:

@@ -142,9 +142,7 @@ class Run:
             core=self.core,
         )  # fmt: skip
         around = replace(around, **changes)
-        self.coordinator = Coordinator(
-            settings, self.trainer.arrays(), declared, settings.rule, around
-        )
+        self.coordinator = Coordinator(settings, self.trainer.arrays(), declared, around)
 
     def devices(self) -> list[DeviceThread]:
         """Return every device, not begun."""

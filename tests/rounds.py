@@ -249,7 +249,7 @@ class Stage:
         model, history = self.trainer.arrays(), None
         if found is not None:
             model, history = found[0].arrays, found[1]
-        return Coordinator(self.run, model, declared, self.run.rule, around, history)
+        return Coordinator(self.run, model, declared, around, history)
 
     def server_again(self) -> None:
         """Lose the server and everything that was on its way; another process takes the run up.
