@@ -133,7 +133,9 @@ class Commander:
     async def fold(self, message: wire.Message) -> None:
         """Add a whole vector to the sum."""
         found, node = self._sum(), wire.node(message)
-        if found.shape.total < HEAVY:
+        if (
+            found.shape.total < HEAVY and found.shape.keeping is None
+        ):  # else it may be compiled first
             found.fold(node)
         else:
             await self._done(found, found.fold, node)

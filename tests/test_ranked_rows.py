@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from umbel.server.core.worlds import AnySum, AnyWorld
 
-WORLDS = [2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (1, 3))]
+pytestmark = pytest.mark.slow  # one short one is with the other ranks: test_ranked_world.py
 CLIENTS = 9
 MODEL: dict[str, Any] = {
     "n": np.array([3, 4], np.int64),
@@ -47,14 +47,10 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "bulyan": {"byzantine": 1},
     "trimmed-mean": {"byzantine": 1},
 }
-QUICK = ["krum"]
-SERVED = [
-    *QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in RULES
-              if name not in {*QUICK, "fltrust"}),
-]  # fmt: skip
+SERVED = sorted(set(RULES) - {"fltrust"})
 
 
-@pytest.fixture(scope="module", params=WORLDS)
+@pytest.fixture(scope="module", params=[1, 2, 3])
 def world(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RankedWorld]:

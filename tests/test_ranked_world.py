@@ -29,6 +29,7 @@ from umbel.server.core.world import World
 from umbel.server.moment_file import STATE_FILE, write_moments
 from umbel.server.stepping import StateFile, StepOrder
 from umbel.strategies.server_rules import FedAdam, FedAvg, FedAvgM
+from umbel.tests import test_ranked_rows
 from umbel.tests.ranked import SIZE, SPLIT, Lines, embedded, fill, opened
 from umbel.tests.rounds import Stage
 from umbel.tests.rounds import settings as run_settings
@@ -345,3 +346,13 @@ def test_secure_and_plain_runs_have_the_models_of_the_world_of_one(
             assert [record.outcome for record in stage.records] == ["finished"] * 2
             models.append([record.model for record in stage.records])
     assert models == [models[0]] * 4
+
+
+def test_a_robust_rule_has_the_bits_of_the_world_of_one(world: RankedWorld) -> None:
+    """Each rank has made some of the inner products; messages came in another order."""
+    krum, backwards = (
+        test_ranked_rows.robust_of("krum"),
+        range(test_ranked_rows.CLIENTS - 1, -1, -1),
+    )
+    found = test_ranked_rows.stepped(world, krum, backwards)
+    assert found == test_ranked_rows.stepped(World(2), krum)

@@ -12,6 +12,7 @@ Not here: what the rule does with rows (rows.py), who may use one (server/consis
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,7 +20,9 @@ import numpy as np
 from .room import available
 from .rows import KeptRows, TrimmedRows, enough
 from ...protocol.errors import StateError
+from ...strategies.numpy_tiles import NumpyTiles
 from ...strategies.robust_rules import kernels
+from ...strategies.trimmed_stream import TrimmedStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from ..stepping import Mean
     from ...protocol.codec import Codec
     from ...strategies.robust_rules import Robust
+    from ...strategies.trimmed_stream import Floats, Sum
 
     Slot = bytearray | memoryview
 
@@ -188,7 +192,7 @@ class Streamed:
         if rows * split > (free := available()):
             expected = f"{rows * split >> 20} MiB of memory ({why})"
             raise StateError("robust", expected, f"{free >> 20} MiB", "lower cohort or robust-cut")
-        self._rows = TrimmedRows(*keeping, split // 4, kernels(1)[0])
+        self._rows = TrimmedRows(*keeping, split // 4, _Passes())
 
     @property
     def memory(self) -> dict[str, int]:
@@ -208,6 +212,32 @@ class Streamed:
 
     def close(self) -> None:
         """Do nothing: single values are gone, and the lists go with this."""
+
+
+_COMPILED = threading.Event()
+
+
+class _Passes:
+    """The passes of a trimmed mean: numpy's, until the compiled ones are ready.
+
+    They are compiled in a thread, once a process: while uploads wait, a round's time runs. Both
+    leave the same bits.
+    """
+
+    def __init__(self) -> None:
+        """Begin to compile, unless it was done, or cannot be."""
+        self._slow, self._fast = NumpyTiles(1), kernels(1)[0]
+        if self._fast.name != self._slow.name and not _COMPILED.is_set():
+            threading.Thread(target=_compile, daemon=True).start()
+
+    def insert(self, rows: Floats, seen: int, state: tuple[Floats, Floats, Sum]) -> None:
+        """Pass rows through the state, as the tiles' own."""
+        (self._fast if _COMPILED.is_set() else self._slow).insert(rows, seen, state)
+
+
+def _compile() -> None:
+    TrimmedStream(1, 1, kernels(1)[0], np.float64).update(np.zeros(1, np.float32))
+    _COMPILED.set()
 
 
 def rows_of(keeping: Keeping, messages: Sequence[Slot], split: int) -> KeptRows:

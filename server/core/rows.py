@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from ...protocol.codec import Codec
     from ...strategies.robust_rules import Decided, Robust, Tiles
+    from ...strategies.trimmed_stream import Passes
 
     Words = NDArray[np.uint32]
     Floats = NDArray[np.float32]
@@ -139,12 +140,12 @@ class KeptRows:
 class TrimmedRows:
     """The trimmed mean of messages that are taken one by one and not kept: 2k + 2 words each."""
 
-    def __init__(self, robust: Robust, codec: Codec, words: int, tiles: Tiles) -> None:
+    def __init__(self, robust: Robust, codec: Codec, words: int, passes: Passes) -> None:
         """Allocate for at most the codec's members; k is cut for all of them."""
         self._robust, self._codec, self._words, self._seen = robust, codec, words, 0
         cut = robust.cut_of(codec.members)
         self._blocks = [
-            TrimmedStream(tile.stop - tile.start, cut, tiles, np.float64)
+            TrimmedStream(tile.stop - tile.start, cut, passes, np.float64)
             for tile in _cuts(0, words)
         ]
         self._grid = unit(codec)
