@@ -174,8 +174,13 @@ def test_sizes_that_give_no_sum_are_refused_at_once(
 
 
 def test_the_server_holds_three_models_and_no_copy() -> None:
-    """The sum, the model, and the slot or the next model; one more would show as a fourth."""
-    assert all(2.5 < models < 3.5 for models in server_peaks(Cast(4), 4_000_000, 2))
+    """The sum, the model, and the slot or the next model; one more would show as a fourth.
+
+    The second round finds memory that the first one left, and so may need less.
+    """
+    first, second = server_peaks(Cast(4), 4_000_000, 2)
+    assert 2.5 < first < 3.5
+    assert 1.5 < second < 3.5
 
 
 def test_flowers_client_sends_eight_bytes_a_parameter() -> None:
