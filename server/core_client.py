@@ -41,6 +41,8 @@ SOCKET = "core.sock"
 ANSWER_S = 60.0
 """How long the core may say nothing while a command that asks something is done, or inside of a
 message; one that works says so."""
+_PIECE = 64 << 20
+"""Bytes of a model that must have left within that time."""
 WORDS = 512
 """Most characters of what the core says of a sum that are taken over."""
 _WHO = "core"
@@ -276,7 +278,8 @@ class CoreClient:
             head = core_wire.head(op, sum(map(len, payload)), **fields)
             first, *rest = payload or (b"",)
             for part in (*core_wire.parts(head, first), *rest):
-                self._socket.sendall(part)
+                for start in range(0, len(part), _PIECE):
+                    self._socket.sendall(memoryview(part)[start : start + _PIECE])
         except OSError as error:
             raise CoreLost(SOCKET, "the core service", str(error), _MOVE) from error
 

@@ -25,7 +25,7 @@ import grpc.aio
 
 from .endings import Ending, Turned
 from ..protocol.frames import Kind, frames
-from ..protocol.pace import Pace
+from ..protocol.pace import FIRST, Pace
 from ..protocol.wire import HASH, MAX_ENVELOPE
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ LAST_WORDS = 5.0
 """Seconds for what is written before a goodbye."""
 STREAMS = 8
 """Calls of one connection at a time: a session, an upload, a fetch, and their successors."""
+IN_FLIGHT = 8 << 20
+"""Bytes of models' frames that are on their way at a time, to all devices together: what gRPC and
+TLS make of them is in memory three times. A frame is no smaller than the first for that."""
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -83,6 +86,7 @@ class Gateway:
         """Serve nobody yet."""
         self._core = core
         self._server: grpc.aio.Server | None = None
+        self._fetches = 0
 
     async def start(
         self,
@@ -205,12 +209,19 @@ class Gateway:
             await self._turn(context, error)
             return
         pace = Pace(self._core.clock)
+        self._fetches += 1
+
+        def size() -> int:
+            return min(pace(), max(FIRST, IN_FLIGHT // self._fetches))
+
         try:
-            for frame in frames(Kind.MODEL, asked.digest, asked.model, asked.offset, pace):
+            for frame in frames(Kind.MODEL, asked.digest, asked.model, asked.offset, size):
                 await context.write(frame)
                 self._core.fetched(asked, len(frame))
         except Turned as error:
             await self._turn(context, error)
+        finally:
+            self._fetches -= 1
 
     # -- who, and how it ends ---------------------------------------------------------------
 

@@ -165,7 +165,7 @@ class Federation:
             run=self.settings.run,
             security=self.settings.security,
             records=tuple(self.records),
-            model=dict(self.coordinator.model),
+            model={name: array.copy() for name, array in self.coordinator.model.items()},
             path=self.directory.path,
             names=self.names,
             failure=self.coordinator.failure,

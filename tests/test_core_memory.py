@@ -36,6 +36,7 @@ def test_memory_is_flat_in_the_number_of_clients(tmp_path: Path) -> None:
     for count in (8, 64):
         home = tmp_path / str(count)
         home.mkdir()
-        found, _ = play(home, "plain", 64 * MIB, count=count)
+        found, _ = play(home, "plain", 384 * MIB, count=count)
         peaks.append(found["VmHWM"])
-    assert 0.9 * peaks[0] < peaks[1] < 1.1 * peaks[0]
+    # A connection and its session are up to 2 MiB, whatever the model.
+    assert 0.9 * peaks[0] < peaks[1] < 1.1 * peaks[0], peaks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from umbel.protocol.frames import HEADER, Kind, frames
-from umbel.server import core_service
+from umbel.server import core_service, grpc_gateway
 from umbel.server import core_wire as wire
 from umbel.server.core_commands import Commander
 from umbel.tests.wire_federation import RUN, Cable, Device, Federation, Machine, bare, refused
@@ -366,6 +366,16 @@ def test_a_model_is_fetched_by_its_digest_from_any_offset() -> None:
         assert (await device.fetch(b"e" * 32))[0][HEADER:] == b"t" * 64
         code, text = await refused(device.fetch(b"e" * 32, 65))
         assert (code, text) == ("NOT_FOUND", "no such model is published")
+
+    played(play)
+
+
+def test_the_frames_of_all_fetches_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_gateway, "IN_FLIGHT", 1 << 17)
+
+    async def play(there: Federation, app: App, machine: Machine, device: Device) -> None:
+        await app.put(vector(9, 2 * MIB), b"d" * 32)
+        assert max(map(len, await device.fetch(b"d" * 32))) == (1 << 17) + HEADER
 
     played(play)
 
