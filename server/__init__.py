@@ -23,7 +23,8 @@ The record    run_directory.py is a run on disk, run_place.py where it lies and 
               chain of entries, in the SQLite file of ledger_file.py; disk_space.py says what it
               will still take. lost_rounds.py finds where a run goes on, run_check.py what of it is
               damaged. write_behind.py does the writing in one thread; runs_cli.py shows past runs.
-Core service  core_cli.py is `umbel core up`: core_service.py between sessions.py (who is
+Core service  core_cli.py is `umbel core up`, hosts_cli.py what it is over several hosts, and
+              `umbel core wing` on those: core_service.py between sessions.py (who is
               connected) with streams.py (one node's session), core_sum.py (the open sum) with
               running_hash.py (of what arrives), grpc_gateway.py (devices' port) and
               core_socket.py with core_commands.py (ServerApps' socket), on what served.py holds of

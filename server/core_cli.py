@@ -32,6 +32,7 @@ from .core.world import World
 from .core_log import Lines, console
 from .core_service import Core
 from .core_socket import CoreSocket
+from .hosts_cli import all_hosts, check_hosts, spread, wing
 from ..protocol.certificates import fingerprint
 from ..protocol.errors import SettingsError, StateError
 from ..protocol.verification import UNREADABLE, Verifier
@@ -39,6 +40,7 @@ from ..protocol.verification import UNREADABLE, Verifier
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
+    from .core.spread_world import SpreadWorld
     from .grpc_gateway import Gateway
 
 app = typer.Typer(
@@ -57,9 +59,7 @@ _NEARLY = 0.9
 _MOVE = "`umbel up` makes a federation directory"
 
 
-@app.callback()
-def _core() -> None:
-    """Keep `up` a subcommand: others will stand beside it."""
+app.command(epilog="Example: torchrun … --no-python umbel core wing --ranks 4")(wing)
 
 
 @app.command(epilog="Example: umbel core up --federation ~/.local/state/umbel/federations/dev")
@@ -74,27 +74,35 @@ def up(
     ] = None,
     ranks: Annotated[int, typer.Option(help="Processes that add up; 0: this one alone.")] = 0,
     connections: Annotated[int, typer.Option(help="Most connections at once.")] = CONNECTIONS,
+    hosts: Annotated[
+        int, typer.Option(help="Hosts that add up, started by torchrun; this is the first.")
+    ] = 1,
 ) -> None:
     """Serve devices on one port and ServerApps on `core.sock`, until SIGTERM or Ctrl-C."""
     service.check_listening(port, connections)
     if slots is not None and slots < 1:
         raise SettingsError("--slots", "1 or more", slots)
     check_ranks(ranks)
+    check_hosts(hosts)
     about = Federation.read(federation)
     service.raise_file_limit(connections)
     allocator.keep_frames()
     lines = Lines(_print, time.monotonic)
     os.environ["GRPC_VERBOSITY"] = core_stderr.VERBOSITY
     core_stderr.listen(lines.say)
-    with _locked(federation), _world(ranks, slots, federation, lines) as world:
+    with _locked(federation), _world(ranks, slots, federation, lines, hosts) as world:
         asyncio.run(serve(about, service.address(host, port), world, connections, lines))
 
 
 @contextlib.contextmanager
 def _world(
-    ranks: int, slots: int | None, folder: Path, lines: Lines
-) -> Iterator[World | RankedWorld]:
+    ranks: int, slots: int | None, folder: Path, lines: Lines, hosts: int = 1
+) -> Iterator[World | RankedWorld | SpreadWorld]:
     """Make the world that is asked for; at the end its ranks end, and its memory has no name."""
+    if hosts > 1:
+        with spread(hosts, ranks, slots or RANKED_SLOTS, folder, lines.say) as spread_world:
+            yield spread_world
+        return
     with contextlib.closing(Shelf(folder, lines.say)) as shelf:
         if not ranks:
             yield World(slots or SLOTS, shelf.create)
@@ -154,7 +162,7 @@ def _names(certificate: x509.Certificate) -> list[str]:
 async def serve(
     about: Federation,
     address: str,
-    world: World | RankedWorld,
+    world: World | RankedWorld | SpreadWorld,
     connections: int,
     lines: Lines,
 ) -> None:
@@ -174,7 +182,7 @@ async def serve(
         say=lines.say,
         limit=connections,
     )
-    if isinstance(world, RankedWorld):
+    if not isinstance(world, World):
         loop = asyncio.get_running_loop()
         world.freed = lambda: _in_loop(loop, core.tick)
     stop = service.told_to_stop()
@@ -186,7 +194,7 @@ async def serve(
         _write_record(record, about, port)
         with suppress(OSError):  # its log is on a full disk: the record is written
             print(f"core service: listening on {address.rpartition(':')[0]}:{port}", flush=True)
-        await _until(stop, door.serve(listener), _ticks(core, connections))
+        await _until(stop, door.serve(listener), _ticks(core, connections), all_hosts(world))
     finally:
         record.unlink(missing_ok=True)
         core.shut_down()

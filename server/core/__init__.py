@@ -10,6 +10,9 @@ Ranks       ranked_world.py is the world of several processes. segments.py is me
             supervisor.py starts the ranks and gives them commands by rank_wire.py; rank.py is
             the process, torch_shard.py its work. ranked_step.py is the step as they do it,
             ranked_rows.py a robust rule.
+Hosts       spread_world.py is the world of several hosts, spread_sum.py a sum whose parts lie on
+            them. wing.py is the process of another host, part_model.py the model as it keeps it;
+            torch_hosts.py is how they meet and talk.
 Kernels     The ranks' work, functions over buffers of the caller. torch_folds.py adds updates of
             every encoding, numba_folds.py the two commonest of them compiled, torch_exact.py adds
             them with the same bits in any order. unmask.py takes masks off a shard on threads,

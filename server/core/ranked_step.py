@@ -15,7 +15,7 @@ from ...protocol.digest import tree_root
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .run_model import RunModel
+    from .run_model import Moving, RunModel
     from .supervisor import Supervisor
     from ..stepping import StepOrder
 
@@ -39,35 +39,41 @@ def step(
     """
     try:
         tries = 1
-        while not _moved(supervisor, model, order, mean):
+        while not _begun(supervisor, model, order, mean):
             supervisor.bear(tries)
             tries += 1
-        return model.stepped(_digest(supervisor, model))
+        return model.stepped(digest(supervisor, model))
     except BaseException:
         model.drop_next()
         raise
 
 
-def _moved(
+def _begun(
     supervisor: Supervisor, model: RunModel, order: StepOrder, mean: Mapping[str, Any]
 ) -> bool:
-    """Let every rank move its shard, and say whether all have lived to its end."""
     old, new, _ = model.begin(order)
     stepping.keep_rest(model.manifest, old, new)
-    blocks = {"old": model.current, "new": model.next}
+    return moved(supervisor, model, order, mean)
+
+
+def moved(supervisor: Supervisor, model: Moving, order: StepOrder, mean: Mapping[str, Any]) -> bool:
+    """Let every rank move its shard, and say whether all have lived to its end.
+
+    Raises:
+        VoidRound, StateError: As `step`.
+    """
     moments = {name: str(model.moments[name].path) for name in order.rule.moments}
-    named = {name: str(block.path) for name, block in blocks.items() if block is not None}
-    fields = {**named, "moments": moments, "nbytes": model.nbytes, "order": order.described()}
+    named = {"old": str(model.current.path), "new": str(model.made.path), "moments": moments}
+    fields = {**named, "nbytes": model.nbytes, "order": order.described()}
     head = {"op": "step", **mean, **fields}
     manifest = model.manifest.to_json().encode()
     answers = supervisor.submit(Job(supervisor.ranks, head, manifest, once=True)).wait()
     return all(answer["op"] == "done" for answer, _ in answers)
 
 
-def _digest(supervisor: Supervisor, model: RunModel) -> bytes:
-    """Return the root over the leaves that every rank hashes some of."""
-    path = str(model.next.path) if model.next is not None else ""
-    head = {"op": "leaves", "path": path, "nbytes": model.nbytes}
+def digest(supervisor: Supervisor, model: RunModel) -> bytes:
+    """Return the digest of the next model: the root over leaves that every rank hashes some of."""
+    head = {"op": "leaves", "path": str(model.made.path), "nbytes": model.nbytes}
     head["total"] = model.manifest.total_bytes
     answers = supervisor.submit(Job(supervisor.ranks, head)).wait()
     hashes = b"".join(bytes(body) for _, body in answers)

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .kept import Keeping
-    from .run_model import RunModel
+    from .run_model import Moving, RunModel
     from .segments import Segment, Shelf
-    from .worlds import AnySum
+    from .world import Sum
     from ..stepping import StepOrder
 
 
@@ -83,11 +83,14 @@ class RankedWorld:
         """How many ranks there are."""
         return self.supervisor.ranks
 
-    def open(self, total_bytes: int, split: int, keeping: Keeping | None = None) -> AnySum:
+    def open(
+        self, total_bytes: int, split: int, keeping: Keeping | None = None, first: int = 0
+    ) -> Sum | RankedSum:
         """Start a sum of messages of `total_bytes`, the first `split` of them uint32 words.
 
-        One without such words is a few numbers, and is the world of one's; so is a trimmed mean,
-        which streams.
+        `first` is the number of the first, where they are parts of messages (spread_world.py). One
+        without such words is a few numbers, and is the world of one's; so is a trimmed mean, which
+        streams.
 
         Raises:
             SettingsError: The sizes fit no layout (multiples of 8 and 64 bytes).
@@ -104,7 +107,7 @@ class RankedWorld:
             while idle and not all(file.path.exists() for file in idle[-1]):
                 _remove(idle.pop())  # somebody has cleaned up: a new rank would not find it
             ring, pair = idle.pop() if idle else self._make(about)
-        named = about._replace(ring=str(ring.path), pair=str(pair.path))
+        named = about._replace(ring=str(ring.path), pair=str(pair.path), first=first)
         return RankedSum(self, named, ring, pair)
 
     def _make(self, about: SharedSum) -> tuple[Segment, Segment]:
@@ -270,8 +273,17 @@ class RankedSum:
             StateError: The moments cannot be restored, or the ranks not be kept alive.
         """
         self._freeze()
-        mean = {"sum": self.about._asdict(), "batch": self._batch}
-        return ranked_step.step(self.world.supervisor, model, order, mean)
+        return ranked_step.step(self.world.supervisor, model, order, self._named())
+
+    def move(self, model: Moving, order: StepOrder) -> bool:
+        """Freeze the sum and move its words of the next model; whether every rank lived so long.
+
+        Raises:
+            VoidRound: A value would not be finite.
+            StateError: The ranks could not be kept alive.
+        """
+        self._freeze()
+        return ranked_step.moved(self.world.supervisor, model, order, self._named())
 
     def result(self) -> memoryview:
         """Freeze the sum and return it, no copy; valid until `close`."""
@@ -300,16 +312,19 @@ class RankedSum:
     # -- batches ----------------------------------------------------------------------------
 
     def _job(self, op: str, payload: bytes | bytearray = b"", **fields: Any) -> Job:
-        head = {"op": op, "sum": self.about._asdict(), "batch": self._batch, **fields}
+        head = {"op": op, **self._named(), **fields}
         return self.world.supervisor.submit(Job(self.about.ranks, head, payload))
+
+    def _named(self) -> dict[str, Any]:
+        """Return how ranks know the sum, and which of its accumulators counts."""
+        return {"sum": self.about._asdict(), "batch": self._batch}
 
     def _go_on(self) -> None:
         """Make the full slots the next batch, unless one is open."""
         if self._full and not self._folding and self._failed is None and not self._closed:
             self._folding, self._full = self._full, []
             self._batch += 1
-            head = {"op": "fold", "sum": self.about._asdict(), "batch": self._batch}
-            head["slots"] = self._folding
+            head = {"op": "fold", **self._named(), "slots": self._folding}
             self.world.supervisor.submit(Job(self.about.ranks, head, done=self._committed))
 
     def _committed(self, job: Job) -> None:

@@ -49,6 +49,22 @@ class Block(Protocol):
         """Let nobody find it any more."""
 
 
+class Moving(Protocol):
+    """A model, or a part of one, that a step moves."""
+
+    manifest: Manifest
+    current: Block
+    moments: dict[str, Block]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of each block."""
+
+    @property
+    def made(self) -> Block:
+        """Where the next model lies."""
+
+
 class Own:
     """Memory that only this process sees."""
 
@@ -105,6 +121,11 @@ class RunModel:
     def nbytes(self) -> int:
         """Bytes of each block."""
         return block_bytes(self.manifest)
+
+    @property
+    def clean(self) -> bool:
+        """Whether the moments are those of the model in force."""
+        return self._clean
 
     @property
     def packed(self) -> memoryview:

@@ -39,6 +39,8 @@ class SharedSum(NamedTuple):
     ranks: int
     ring: str = ""
     pair: str = ""
+    first: int = 0
+    """The number of its first word, where it is of parts of messages."""
 
     @property
     def stride(self) -> int:
@@ -87,3 +89,8 @@ class SharedSum(NamedTuple):
     def shard(self, rank: int) -> tuple[int, int]:
         """Return the first and the end word of a rank's shard."""
         return shards(self.split // 4, self.ranks)[rank]
+
+    def numbered(self, rank: int) -> tuple[int, int]:
+        """Return the same by the numbers that the words have in a whole message."""
+        low, high = self.shard(rank)
+        return self.first + low, self.first + high

@@ -65,7 +65,7 @@ def fold(desk: Desk, head: dict[str, Any], _payload: bytearray) -> Answer:
 def unmask(desk: Desk, head: dict[str, Any], payload: bytearray) -> Answer:
     """Add or subtract the stream of each key in the payload, by its sign."""
     about = SharedSum(**head["sum"])
-    low, _ = about.shard(desk.rank)
+    low, _ = about.numbered(desk.rank)
 
     def work(old: NDArray[Any], new: NDArray[Any]) -> None:
         new[:] = old
@@ -105,11 +105,12 @@ def step(desk: Desk, head: dict[str, Any], payload: bytearray) -> Answer:
         return desk.segment(path, head["nbytes"]).view[: manifest.total_bytes]
 
     moments = {name: whole(path) for name, path in head["moments"].items()}
-    low, high = shards(order.layout.words32, desk.ranks)[desk.rank]
     mean: stepping.Mean
     if "rows" in head:
+        low, high = shards(order.layout.words32, desk.ranks)[desk.rank]
         mean = ranked_rows.mean_of(desk, head, order)
     else:
+        low, high = SharedSum(**head["sum"]).numbered(desk.rank)
         mean = stepping.SumMean(words_of(desk, head), low, order)
     stepping.move_by(mean, low, high, order, whole(head["old"]), whole(head["new"]), moments)
     return {}, b""

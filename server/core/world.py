@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .kept import Keeping, Slot, Store
-    from .run_model import Block, RunModel
+    from .run_model import Block, Moving, RunModel
     from ..stepping import StepOrder
 
 S = TypeVar("S")
@@ -57,17 +57,21 @@ class World:
         self.make = make
         self._pool = Pool(make)
 
-    def open(self, total_bytes: int, split: int, keeping: Keeping | None = None) -> Sum:
+    def open(
+        self, total_bytes: int, split: int, keeping: Keeping | None = None, first: int = 0
+    ) -> Sum:
         """Start a sum of messages of `total_bytes`, the first `split` of them uint32 words.
 
-        `keeping` says why the messages are not simply added up, where they are not.
+        `keeping` says why the messages are not simply added up, where they are not; `first` is the
+        number of the first word, where they are parts of messages (spread_world.py).
 
         Raises:
             SettingsError: The sizes fit no layout (multiples of 8 and 64 bytes).
         """
         check_sizes(total_bytes, split)
         if keeping is None:
-            return Sum(self, split, zeros(total_bytes), self._slots(total_bytes))
+            slots = self._slots(total_bytes)
+            return Sum(self, split, zeros(total_bytes), slots, first=first)
         if keeping.streams:
             numbers = zeros(total_bytes - split)
             lists = Streamed(keeping, split, total_bytes * self.slots)
@@ -101,6 +105,7 @@ class Sum:
         total: memoryview,
         slots: list[Slot],
         store: Store | None = None,
+        first: int = 0,
     ) -> None:
         """Made by `World.open`: `total`, zeros, becomes the accumulator.
 
@@ -109,6 +114,7 @@ class Sum:
         self._world = world
         self._split = split
         self._total = total
+        self._first = first
         self._fresh = slots
         self._free: list[Slot] = []
         self._store = store
@@ -182,7 +188,7 @@ class Sum:
     def unmask(self, streams: Sequence[tuple[bytes | bytearray, int]]) -> None:
         """Freeze the sum and add (+1) or subtract (-1) the ChaCha20 stream of each key."""
         self._freeze()
-        unmask(self._total, self._split, streams)
+        unmask(self._total, self._split, streams, start=4 * self._first)
 
     @property
     def memory(self) -> dict[str, int]:
@@ -224,6 +230,18 @@ class Sum:
         except BaseException:
             model.drop_next()
             raise
+
+    def move(self, model: Moving, order: StepOrder) -> bool:
+        """Freeze the sum and move its words of the next model; whether it was done to the end.
+
+        Raises:
+            VoidRound: A value would not be finite.
+        """
+        words, first = self._words(), self._first
+        moments = {name: model.moments[name].view for name in order.rule.moments}
+        buffers = (model.current.view, model.made.view, moments)
+        stepping.move(words, first, order, *buffers)
+        return True
 
     def _words(self) -> NDArray[np.uint32]:
         self._freeze()
