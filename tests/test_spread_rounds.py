@@ -100,7 +100,9 @@ def test_rounds_over_two_hosts_and_a_killed_rank(tmp_path: Path) -> None:
     assert not alive
 
 
-def test_a_lost_wing_ends_the_core_service_with_a_line(tmp_path: Path) -> None:
+@contextmanager
+def two_processes(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str]]]:
+    """Run a core service and a wing with a rank, as torchrun does, and without it."""
     federation, port = made(tmp_path / "federation"), free_port()
     up = ["core", "up", "--federation", str(federation.folder), "--hosts", "2"]
     first, second = (
@@ -110,37 +112,44 @@ def test_a_lost_wing_ends_the_core_service_with_a_line(tmp_path: Path) -> None:
         )
         for rank, words in enumerate((up, ["core", "wing", "--ranks", "1"]))
     )  # fmt: skip
-    waited((federation.folder / "core.json").exists, [first, second])
-    ranks = psutil.Process(second.pid).children()
-    second.kill()
-    _, said = first.communicate(timeout=60)
-    second.communicate()
+    try:
+        waited((federation.folder / "core.json").exists, [first, second])
+        ranks = psutil.Process(second.pid).children()
+        yield first, second
+        assert not (federation.folder / "core.json").exists() or first.returncode < 0
+        assert not psutil.wait_procs(ranks, timeout=20)[1]
+    finally:
+        for one in (first, second):
+            one.kill()
+            one.wait()
+            if one.stderr is not None:
+                one.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("sign", "why"),
+    [(signal.SIGKILL, "a connection that was closed"), (signal.SIGSTOP, "silence for 60 s")],
+)
+def test_a_lost_wing_ends_the_core_service_with_a_line(
+    tmp_path: Path, sign: signal.Signals, why: str
+) -> None:
+    with two_processes(tmp_path) as (first, second):
+        second.send_signal(sign)
+        _, said = first.communicate(timeout=150)
+        second.kill()
     assert first.returncode == 2
-    last = said.strip().split("\n")[-1]
-    assert last.startswith(
-        "umbel: host 1: expected a host that answers, got a connection that was closed; end torch"
+    assert said.strip().split("\n")[-1] == (
+        f"umbel: host 1: expected a host that answers, got {why}; "
+        "end torchrun and start it again on every host: runs go on from their last round"
     )
-    assert not (federation.folder / "core.json").exists()
-    assert not psutil.wait_procs(ranks, timeout=20)[1]
 
 
 def test_a_wing_ends_with_its_core_service(tmp_path: Path) -> None:
-    federation, port = made(tmp_path / "federation"), free_port()
-    up = ["core", "up", "--federation", str(federation.folder), "--hosts", "2"]
-    first, second = (
-        subprocess.Popen(
-            [sys.executable, "-m", "umbel", *words], text=True, stderr=subprocess.PIPE,
-            env=os.environ | rendezvous(rank, 2, port),
-        )
-        for rank, words in enumerate((up, ["core", "wing", "--ranks", "1"]))
-    )  # fmt: skip
-    waited((federation.folder / "core.json").exists, [first, second])
-    ranks = psutil.Process(second.pid).children()
-    first.kill()
-    _, said = second.communicate(timeout=60)
-    first.communicate()
+    with two_processes(tmp_path) as (first, second):
+        first.kill()
+        first.wait()
+        _, said = second.communicate(timeout=60)
     assert second.returncode == 2
     assert said.strip().split("\n")[-1] == (
         "umbel: host 0: expected a host that answers, got a connection that was closed"
     )
-    assert not psutil.wait_procs(ranks, timeout=20)[1]

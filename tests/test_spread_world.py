@@ -22,6 +22,7 @@ from umbel.server.core.spread_world import SpreadWorld
 from umbel.server.core.world import World
 from umbel.server.moment_file import STATE_FILE, write_moments
 from umbel.server.stepping import StateFile, StepOrder
+from umbel.strategies.robust_rules import Robust
 from umbel.strategies.server_rules import FedAdam, FedAvg, FedAvgM
 from umbel.tests.ranked import SIZE, SPLIT, embedded
 from umbel.tests.rounds import Fixed, Stage
@@ -230,6 +231,22 @@ def test_secure_and_plain_runs_have_the_models_of_one_process(
             assert [record.outcome for record in stage.records] == ["finished"] * 2
             models.append([record.model for record in stage.records])
     assert models == [models[0]] * 4
+
+
+@pytest.mark.slow  # loads compiled kernels
+def test_a_robust_rule_s_rounds_are_the_first_host_s(tmp_path: Path, world: SpreadWorld) -> None:
+    models = []
+    worlds: list[AnyWorld] = [World(), world]
+    for number, where in enumerate(worlds):
+        home = tmp_path / str(number)
+        home.mkdir()
+        rule = FedAvg(robust=Robust(rule="median"))
+        run, trainer = run_settings(scheme="plain", rounds=2, rule=rule), Fixed((60, 100))
+        with Stage(home, 5, run, world=where, trainer=trainer) as stage:
+            stage.play()
+        assert [record.outcome for record in stage.records] == ["finished"] * 2
+        models.append([record.model for record in stage.records])
+    assert models[0] == models[1]
 
 
 @pytest.mark.parametrize(("name", "value"), [("RANK", "x"), ("WORLD_SIZE", "1"), ("RANK", "2")])
