@@ -56,6 +56,7 @@ class Commander:
     def __init__(self, core: Core, run: str, served: Served) -> None:
         """Act on `served`, which is what the core holds for `run`."""
         self.core, self.run, self.served = core, run, served
+        self._outlet = served.outlet
 
     async def do(self, message: wire.Message) -> None:
         """Do one command; what is wrong with it is answered with `error`."""
@@ -94,7 +95,10 @@ class Commander:
         made = await self._meanwhile(
             asyncio.to_thread, RunModel, manifest, digest, packed, self.core.world.make
         )
-        self.served.put(made)
+        if self.current:
+            self.served.put(made)
+        else:
+            made.close()
 
     async def publish(self, message: wire.Message) -> None:
         """Put the model that was stepped in force."""
@@ -169,6 +173,9 @@ class Commander:
         order = order_of(message.fields, model.manifest, _WHO)
         if order.layout.split != found.shape.split:
             raise Malformed(_WHO, "step", f"{order.layout.split} bytes of codes", found.shape.split)
+        keeping = found.shape.keeping
+        if order.rule.robust != (None if keeping is None else keeping.robust):
+            raise Malformed(_WHO, "step.rule", "the robust rule of the open sum", "another")
         if order.state is not None:
             _state_file(order.state.path)
         try:
@@ -218,8 +225,18 @@ class Commander:
         """Refuse: a connection serves one run, from its first command on."""
         raise Malformed(_WHO, "open", "once a connection", "again")
 
+    @property
+    def current(self) -> bool:
+        """Whether this connection is still the run's: a successor gets no answer to its commands.
+
+        A command that works in a thread may end after another ServerApp has taken the run over.
+        """
+        here = self.core.served.get(self.run) is self.served
+        return here and self.served.outlet is self._outlet
+
     def _answer(self, op: str, payload: bytes | memoryview = b"", **fields: object) -> None:
-        self.core.emit(self.run, op, payload, **fields)
+        if self.current:
+            self.core.emit(self.run, op, payload, **fields)
 
     async def _done(self, found: CoreSum, work: Callable[..., T], *arguments: object) -> T:
         """Do arithmetic on a sum in a thread."""

@@ -198,7 +198,7 @@ class CoreSocket:
             core.emit(run, "opened", port=self._port, names=self._names, ca=self._ca)
             core.sessions.open(run, served.key)
             commander = Commander(core, run, served)
-            while core.served.get(run) is served and served.outlet is connection:
+            while commander.current:
                 message = await connection.read(reader)
                 if message is None:
                     return
