@@ -60,13 +60,15 @@ def score(record: Mapping[str, float]) -> tuple[float, float]:
     """Return by what the best round is found, larger is better.
 
     The server's own test comes first, by accuracy or else by loss; without one the clients' loss
-    while they trained. Rounds that were tested stand above those that were not.
+    while they trained. Rounds that were tested stand above those that were not. What is not finite
+    counts for nothing: nothing is larger than NaN, and its round would stay the best one.
     """
-    if "test.accuracy" in record:
-        return 2.0, record["test.accuracy"]
-    if "test.loss" in record:
-        return 1.0, -record["test.loss"]
-    return 0.0, -record.get("train.loss", math.inf)
+    finite = {name: value for name, value in record.items() if math.isfinite(value)}
+    if "test.accuracy" in finite:
+        return 2.0, finite["test.accuracy"]
+    if "test.loss" in finite:
+        return 1.0, -finite["test.loss"]
+    return 0.0, -finite.get("train.loss", math.inf)
 
 
 def recorded(sums: Sums, layout: MessageLayout, survivors: int) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -93,3 +95,10 @@ def test_the_best_round_is_found_by_the_servers_test_first() -> None:
 
 def test_an_evaluation_warns_of_nothing() -> None:
     assert warnings({"eval.examples": 3.0}, Codec(5, 0.5, 2**20)) == []
+
+
+def test_a_test_that_is_not_finite_makes_no_round_the_best() -> None:
+    assert score({"test.loss": math.nan, "train.loss": 2.0}) == (0.0, -2.0)
+    assert score({"test.accuracy": math.nan, "test.loss": 0.5}) == (1.0, -0.5)
+    assert max([{"test.loss": math.nan}, {"test.loss": 3.0}], key=score) == {"test.loss": 3.0}
+    assert score({"train.loss": math.inf}) == (0.0, -math.inf)
