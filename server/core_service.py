@@ -297,6 +297,7 @@ class Core:
         for node, (_, granted) in served.waiting.items():
             if not granted.done():
                 granted.set_exception(not_open(node))
+        self.world.rest()
         self.forget(run)
 
     def tick(self) -> None:

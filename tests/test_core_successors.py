@@ -1,4 +1,4 @@
-"""What a ServerApp asked of the core and did not live to hear is no business of its successor."""
+"""What is left of a ServerApp in the core: nothing that its successor hears, no memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from umbel.protocol.codec import Codec
 from umbel.protocol.errors import StateError
 from umbel.protocol.layout import MessageLayout
+from umbel.server.core.kept import Keeping
 from umbel.server.core.run_model import Own
 from umbel.server.core.world import Sum, World
 from umbel.server.stepping import StepOrder
@@ -110,5 +111,35 @@ def test_a_robust_step_is_refused_over_a_sum_that_was_not_kept_for_it(tmp_path: 
             await app.do("step", **order.described())
             fields, _ = await app.wait("error")
             assert re.search(r"step\.rule: expected the robust rule of the open sum", fields["why"])
+
+    asyncio.run(scene())
+
+
+def test_a_run_that_is_over_leaves_no_memory_for_its_next_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of a robust rule are a message a client, and this service outlives the run."""
+    held: set[Own] = set()
+
+    class Seen(Own):
+        def __init__(self, nbytes: int, kind: str) -> None:
+            super().__init__(nbytes, kind)
+            held.add(self)
+
+        def close(self) -> None:
+            super().close()
+            held.remove(self)
+
+    async def scene() -> None:
+        async with House(tmp_path) as house, house.app() as app:
+            await app.open()
+            world = World(2, Seen)
+            monkeypatch.setattr(house.there.core, "world", world)
+            keeping = Keeping(Robust(rule="median"), Codec(5, 0.5, 40))
+            world.open(128, 64, keeping).close()
+            assert len(held) == 2, "kept for the next sum"
+            await app.do("goodbye")
+            assert await app.ended()
+            assert not held
 
     asyncio.run(scene())

@@ -321,6 +321,20 @@ def test_a_rank_killed_in_the_step_costs_no_round(tmp_path: Path, world: RankedW
     many.close()
 
 
+def test_memory_of_closed_sums_is_given_up_when_a_run_is_over(world: RankedWorld) -> None:
+    total = opened(world)
+    paths = [Path(total.about.ring), Path(total.about.pair)]
+    total.close()
+    assert all(path.exists() for path in paths), "kept for the next sum"
+    world.rest()
+    assert not any(path.exists() for path in paths)
+    total = opened(world)
+    fill(total, "a", bytes(SIZE))
+    total.fold("a")
+    assert bytes(total.result()) == bytes(SIZE)
+    total.close()
+
+
 def test_a_step_that_is_not_finite_is_void(world: RankedWorld) -> None:
     packed = MANIFEST.pack(MODEL | {"d": np.full(33, np.inf)})
     model = RunModel(MANIFEST, model_digest(packed), packed, world.make)

@@ -77,27 +77,31 @@ class Pool:
         """Take memory by `make`, which is given a size and a word for it."""
         self._make, self._size = make, 0
         self._idle: list[Block] = []
+        self._lock = threading.RLock()  # one run folds in a thread while another's sum is opened
 
     def get(self, size: int) -> Block:
         """Return a slot; the idle ones of another size are given up first."""
-        if size != self._size:
-            self.close()
-            self._size = size
-        return self._idle.pop() if self._idle else self._make(size, "row")
+        with self._lock:
+            if size != self._size:
+                self.close()
+                self._size = size
+            return self._idle.pop() if self._idle else self._make(size, "row")
 
     def put(self, size: int, blocks: list[Block]) -> None:
         """Take slots back, zeroed."""
         for block in blocks:
             np.frombuffer(block.view, np.uint8)[:] = 0
-        if size == self._size:
-            self._idle += blocks
-        else:
-            _give_up(blocks)
+        with self._lock:
+            if size == self._size:
+                self._idle += blocks
+            else:
+                _give_up(blocks)
 
     def close(self) -> None:
         """Give the idle slots up."""
-        _give_up(self._idle)
-        self._idle = []
+        with self._lock:
+            gone, self._idle = self._idle, []
+        _give_up(gone)
 
 
 class Lease:

@@ -129,6 +129,13 @@ class RankedWorld:
             gone = [segment for key in old for files in self._idle.pop(key) for segment in files]
         _remove(gone)
 
+    def rest(self) -> None:
+        """Give up what is kept for the next sum: a run is over."""
+        self._small.rest()
+        with self._lock:
+            kept, self._idle = self._idle, {}
+        _remove([segment for pairs in kept.values() for pair in pairs for segment in pair])
+
     def close(self) -> None:
         """End the ranks and remove their memory; sums that are open are lost."""
         self.supervisor.close()

@@ -139,6 +139,10 @@ class SpreadWorld:
             return ranked_step.digest(self.local.supervisor, model)
         return digest_of(model.stepped_packed)
 
+    def rest(self) -> None:
+        """Give up what is kept for the next sum: a run is over. Wings do as they forget a model."""
+        self.local.rest()
+
     def close(self) -> None:
         """Let the wings end; sums that are open are lost."""
         self._closing.set()

@@ -158,6 +158,7 @@ class Wing:
         """Give a model up."""
         if (found := self._models.pop(head["model"], None)) is not None:
             found.close()
+        self._world.rest()
         return {}, ()
 
     def beat(self, _head: dict[str, Any], _into: list[memoryview]) -> Answer:

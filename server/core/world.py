@@ -91,6 +91,10 @@ class World:
         store = Kept(keeping, split, lease)
         return made(self, 0, zeros(total_bytes - split), slots, store)
 
+    def rest(self) -> None:
+        """Give up what is kept for the next sum: a run is over."""
+        self._pool.close()
+
     def _slots(self, size: int) -> list[Slot]:
         return [zeros(size) for _ in range(self.slots)]
 

@@ -76,3 +76,6 @@ class AnyWorld(Protocol):
 
         `keeping` says why the messages are not simply added up, where they are not.
         """
+
+    def rest(self) -> None:
+        """Give up what is kept for the next sum: a run is over."""
