@@ -172,10 +172,11 @@ class Gateway:
         """Write what there is after each wake, until the stream ends."""
         while True:
             wake.clear()
+            ending = stream.ending  # before: what is said while the last write waits goes out too
             for data in stream.outgoing():
                 await context.write(data)
                 self._core.sent(stream, len(data))
-            if stream.ending is not None:
+            if ending is not None:
                 return
             try:
                 async with asyncio.timeout(BEAT):

@@ -79,7 +79,13 @@ def _belongs(process: psutil.Process, home: Path) -> bool:
 
 def test_the_app_is_one_that_flower_bundles(tmp_path: Path) -> None:
     declared, own = read_tables(flower_round.write_app(tmp_path))
-    assert declared == {"loop": "plain", "clients": 3, "rounds": 1, "params": 1000}
+    assert declared == {
+        "loop": "plain",
+        "clients": 3,
+        "rounds": 1,
+        "params": 1000,
+        "times": "",
+    }
     assert own == {}
 
 

@@ -121,7 +121,10 @@ def test_kept_crashed_and_ended(home: Path, tmp_path: Path) -> None:
     left = _left(home)
     assert any("flower-superlink" in line for line in left)
     down = _umbel(home, "down")
-    assert (down.returncode, down.stdout) == (0, "ended: edge-0, edge-1, superexec, superlink\n")
+    assert (down.returncode, down.stdout) == (
+        0,
+        "ended: edge-0, edge-1, front, superexec, superlink\n",
+    )
     assert _left(home) == []
 
 
