@@ -86,6 +86,7 @@ def up(
     check_hosts(hosts)
     about = Federation.read(federation)
     service.raise_file_limit(connections)
+    service.no_core_dumps()
     allocator.keep_frames()
     lines = Lines(_print, time.monotonic)
     os.environ["GRPC_VERBOSITY"] = core_stderr.VERBOSITY

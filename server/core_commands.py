@@ -156,6 +156,7 @@ class Commander:
             (keys[32 * place : 32 * place + 32], sign)
             for place, sign in enumerate(wire.signs(message))
         ]
+        found.frozen = True  # before the thread begins: no frame comes in beside it
         try:
             await self._done(found, found.unmask, streams)
         finally:
@@ -164,6 +165,7 @@ class Commander:
     async def read(self, message: wire.Message) -> None:
         """Answer with what the frozen sum says beside the update."""
         found, bound = self._sum(), wire.count(message, "bound", MOST_CODE)
+        found.frozen = True
         why = await self._done(found, found.wrong, bound)
         self._answer("numbers", found.numbers(), void=why)
 

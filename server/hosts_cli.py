@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from . import service
 from .core.ranked_world import RankedWorld
 from .core.segments import Shelf
 from .core.spread_world import SpreadWorld
@@ -96,6 +97,7 @@ def wing(
     check_hosts(2)
     from .core import torch_hosts  # noqa: PLC0415 - torch is for several hosts only
 
+    service.no_core_dumps()
     say = Lines(_print, time.monotonic).say
     over, errors = threading.Event(), [StateError("wing", "an end that is said", "another, above")]
 

@@ -150,7 +150,7 @@ class Ingest:
         self._uploads: dict[str, Assembly] = {}
         self._folded: dict[str, None] = {}
         self._granted: dict[str, float] = {}
-        self._until: dict[str, float] = {}
+        self._until: dict[str, float] = {}  # read as a list: a fold in a thread changes it
         self._alive: dict[str, float] = {}
         self._waiting: set[str] = set()
 
@@ -175,18 +175,18 @@ class Ingest:
     @property
     def patient_until(self) -> float:
         """When the first slot has seen no frame for too long; infinity while nobody waits."""
-        return min(self._until.values(), default=math.inf) if self._waiting else math.inf
+        return min(list(self._until.values()), default=math.inf) if self._waiting else math.inf
 
     @property
     def alive_until(self) -> float:
         """Until when an upload keeps pace if nothing more comes; -infinity if none does."""
-        return max(self._alive.values(), default=-math.inf)
+        return max(list(self._alive.values()), default=-math.inf)
 
     def stalled(self, now: float) -> list[str]:
         """Return the nodes whose slots have seen no frame for too long."""
         if now < self.patient_until:
             return []
-        return [node for node, until in self._until.items() if now >= until]
+        return [node for node, until in list(self._until.items()) if now >= until]
 
     def accept(self, node: str, frame: bytes | memoryview, now: float) -> bool:
         """Take a frame and say whether the vector is whole and not folded yet.

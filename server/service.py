@@ -69,6 +69,11 @@ def raise_file_limit(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def no_core_dumps() -> None:
+    """Keep this process's memory, and that of what it starts, out of core files: it has keys."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def told_to_stop() -> asyncio.Event:
     """Return what SIGTERM and SIGINT set from now on."""
     stop = asyncio.Event()

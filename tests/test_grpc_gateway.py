@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,7 +12,6 @@ from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.wire import MAX_MESSAGE
 from umbel.server import grpc_gateway
 from umbel.server.sessions import GRACE, SUCCESSOR
-from umbel.tests import door
 from umbel.tests.wire_federation import (
     METHOD,
     RUN,
@@ -380,29 +379,3 @@ def test_a_round_trip_takes_a_millisecond_or_so() -> None:
                 return (time.perf_counter() - began) / 50
 
     assert asyncio.run(play()) < 0.02
-
-
-@pytest.mark.parametrize("write", [1, 2, 3])
-def test_a_goodbye_that_is_said_during_any_write_goes_out(write: int) -> None:
-    """Else the device would find its stream ended without a word, and dial again for the word."""
-    sessions, wake = door.Gateway(), asyncio.Event()
-    stream = sessions.enter()
-    for message in (b"one", b"two"):
-        sessions.sessions.post(door.RUN, door.node(), message)
-
-    class Context:
-        written: ClassVar[list[bytes]] = []
-
-        async def write(self, data: bytes) -> None:
-            self.written.append(data)
-            if len(self.written) == write:
-                sessions.sessions.goodbye(door.RUN, 0.0)
-
-    class Core:
-        def sent(self, *_: object) -> None:
-            """Count nothing."""
-
-    gateway: Any = grpc_gateway.Gateway(Core())  # type: ignore[arg-type]
-    asyncio.run(gateway._write(stream, Context(), wake))
-    last = pb.ToClient.FromString(pb.Down.FromString(Context.written[-1]).message)
-    assert last.WhichOneof("body") == "goodbye"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import resource
 import signal
 import socket
 import sys
@@ -31,7 +32,7 @@ from ...protocol.errors import StateError, UmbelError, VoidRound
 if TYPE_CHECKING:
     from .rank_wire import Frame
 
-LOST = (UmbelError, OSError, MemoryError, ValueError, RuntimeError)
+LOST = (UmbelError, OSError, MemoryError, ValueError, RuntimeError, LookupError)
 """What a command may raise: it is answered, and the rank goes on."""
 
 
@@ -90,6 +91,7 @@ def _listen(sock: socket.socket, commands: SimpleQueue[Frame]) -> None:
 
 def main(arguments: list[str]) -> None:
     """Be the rank that the arguments name."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold the keys of masks
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to answer
     handle, rank, ranks = (int(argument) for argument in arguments)
     with suppress(OSError):  # the supervisor is gone

@@ -281,11 +281,14 @@ class SpreadSum:
         """Do something with every part at once; of several errors the first host's is raised."""
         calls: list[Callable[[], Any]] = [here, *(partial(there, wing) for wing in self._wings)]
         found: list[Any] = [None] * len(calls)
-        errors: list[Exception | None] = [None] * len(calls)
+        # Whoever ends without a word has done nothing.
+        silent = StateError("core.hosts", "an answer of every host", "none")
+        errors: list[Exception | None] = [silent] * len(calls)
 
         def call(place: int) -> None:
             try:
                 found[place] = calls[place]()
+                errors[place] = None
             except LOST as error:
                 errors[place] = error
 

@@ -248,7 +248,7 @@ class Supervisor:
             data = sock.recv(RECEIVE) if sock is not None else b""
             for frame in link.frames.feed(data):
                 self._heard(link, frame)
-        except (OSError, StateError):
+        except (OSError, StateError, LookupError):
             data = b""
         if not data:
             self._lost(link)

@@ -1,0 +1,38 @@
+"""How the gateway ends a stream: what was said before is written first."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+import pytest
+
+from umbel.protocol import messages_pb2 as pb
+from umbel.server import grpc_gateway
+from umbel.tests import door
+
+
+@pytest.mark.parametrize("write", [1, 2, 3])
+def test_a_goodbye_that_is_said_during_any_write_goes_out(write: int) -> None:
+    """Else the device would find its stream ended without a word, and dial again for the word."""
+    sessions, wake = door.Gateway(), asyncio.Event()
+    stream = sessions.enter()
+    for message in (b"one", b"two"):
+        sessions.sessions.post(door.RUN, door.node(), message)
+
+    class Context:
+        written: ClassVar[list[bytes]] = []
+
+        async def write(self, data: bytes) -> None:
+            self.written.append(data)
+            if len(self.written) == write:
+                sessions.sessions.goodbye(door.RUN, 0.0)
+
+    class Core:
+        def sent(self, *_: object) -> None:
+            """Count nothing."""
+
+    gateway: Any = grpc_gateway.Gateway(Core())  # type: ignore[arg-type]
+    asyncio.run(gateway._write(stream, Context(), wake))
+    last = pb.ToClient.FromString(pb.Down.FromString(Context.written[-1]).message)
+    assert last.WhichOneof("body") == "goodbye"
