@@ -34,5 +34,8 @@ def test_a_goodbye_that_is_said_during_any_write_goes_out(write: int) -> None:
 
     gateway: Any = grpc_gateway.Gateway(Core())  # type: ignore[arg-type]
     asyncio.run(gateway._write(stream, Context(), wake))
-    last = pb.ToClient.FromString(pb.Down.FromString(Context.written[-1]).message)
-    assert last.WhichOneof("body") == "goodbye"
+    said = [pb.Down.FromString(data).message for data in Context.written]
+    bodies = [
+        pb.ToClient.FromString(m).WhichOneof("body") for m in said if m not in {b"one", b"two"}
+    ]
+    assert bodies.count("goodbye") == 1
