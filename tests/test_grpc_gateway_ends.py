@@ -27,6 +27,7 @@ def test_a_goodbye_that_is_said_during_any_write_goes_out(write: int) -> None:
             self.written.append(data)
             if len(self.written) == write:
                 sessions.sessions.goodbye(door.RUN, 0.0)
+                wake.set()
 
     class Core:
         def sent(self, *_: object) -> None:
