@@ -56,6 +56,8 @@ READERS: dict[str, str] = {
     "server/evaluator_process.py": "evaluator_process.heard",
     "server/core/rank_wire.py": "what the supervisor and its own ranks say to each other",
     "server/core/torch_shard.py": "what the supervisor of this rank has laid out",
+    "server/core/torch_hosts.py": "what the hosts of one private group say to each other",
+    "server/core/wing.py": "what the core service that it adds up for has laid out",
     "server/flower_train.py": "flower_train._given",
     "server/front_door.py": "this server's own certificate; test_front_cli.py, test_front_door.py",
     "server/initial.py": "initial.first_model, header; initial.first_model, bytes",
