@@ -28,7 +28,7 @@ from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Malformed, Refused, UmbelError
 from ..protocol.manifest import Manifest
 from ..strategies.app import AppRef, load_trainer
-from ..strategies.spawned import THREADS, ended, module_command
+from ..strategies.spawned import THREADS, module_command, reap
 from ..strategies.task import Task
 from ..strategies.trainer import Settings, TaskTrainer, TrainResult
 
@@ -251,15 +251,7 @@ class Child:
     def _end(self, process: subprocess.Popen[bytes], grace: float) -> str:
         """Reap the child, by force after `grace` seconds, and return how it ended."""
         self._process = None
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                stream.close()
-        try:
-            code = process.wait(grace)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-        return ended(code)
+        return reap(process, grace)
 
 
 def fill(process: subprocess.Popen[bytes], view: memoryview) -> None:

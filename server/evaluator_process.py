@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..protocol.documents import read_json
 from ..protocol.errors import one_line
-from ..strategies.spawned import THREADS, ended, module_command
+from ..strategies.spawned import THREADS, module_command, reap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,15 +98,7 @@ class EvaluatorProcess:
         process, self._process = self._process, None
         if process is None:
             return ""
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                stream.close()
-        try:
-            code = process.wait(grace)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-        return ended(code)
+        return reap(process, grace)
 
     def _read(self) -> bytes:
         out = self._process.stdout if self._process is not None else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,6 +26,19 @@ def module_command(python: str, package: str, module: str, *arguments: str) -> l
 def ended(code: int) -> str:
     """Return how a process ended, in words."""
     return f"exited with status {code}" if code >= 0 else f"was killed by {_signal(-code)}"
+
+
+def reap(process: subprocess.Popen[bytes], grace: float) -> str:
+    """Close a process's pipe and end it, by force after `grace` seconds; return how it ended."""
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+    try:
+        code = process.wait(grace)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        code = process.wait()
+    return ended(code)
 
 
 def take_pipe() -> tuple[io.FileIO, io.FileIO]:
