@@ -16,76 +16,42 @@ keeps its traceback. Help is plain text: NO_COLOR finds nothing to switch off.
 from __future__ import annotations
 
 import errno
-import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
-import typer.core
 
 from . import __version__
+from .host.lazy_group import LazyGroup, Part
 from .protocol.errors import RoundFailed, UmbelError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Part(NamedTuple):
-    """Where a subcommand lives, and the line about it in `umbel --help`."""
-
-    module: str
-    summary: str
-
-
-# Each module has `app: typer.Typer`.
 PARTS = {
     "up": Part("simulation.up_cli", "Run an app on a real federation on this machine."),
     "down": Part("simulation.down_cli", "End the federation that `umbel up` left running."),
     "simulate": Part("simulation.cli", "Run an app's whole federation in one process."),
     "core": Part("server.core_cli", "Run the core service: gateway and aggregation core."),
-    "server": Part("server.front_cli", "Run the front: the HTTPS port before the SuperLink."),
+    "server": Part("server.cli", "Make and run a federation's server, and look after it."),
+    "client": Part("clients.cli", "Let this device take part in a federation."),
     "runs": Part("simulation.resume_cli", "List, show, check, export, resume the runs kept here."),
     "new": Part("simulation.new", "Start an app from a template; needs no network."),
     "bench": Part("benchmarks.cli", "Measure this machine, the peer and the limit."),
 }
 
-# Where rich is installed, typer writes `\\[default: 5]` for rich's sake, in plain help too.
-typer.core.HAS_RICH = False
-
 FAILED, ROUND_FAILED, PIPE_CLOSED, INTERRUPTED = 2, 3, 141, 130
 
 
-class LazyGroup(typer.core.TyperGroup):
-    """The subcommands of `PARTS`: known by name and summary, imported when one is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of the table."""
-        return list(PARTS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a stand-in that carries the summary: all that help and completion need."""
-        part = PARTS.get(cmd_name)
-        return part and click.Command(cmd_name, help=part.summary)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Import the part that `args` names; an unknown name is a usage error."""
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, command and load(PARTS[str(name)].module), rest
-
-
-def load(module: str) -> click.Command:
-    """Import a part by its path inside this package and return its command."""
-    app: typer.Typer = importlib.import_module(f".{module}", __package__).app
-    app.rich_markup_mode = None
-    return typer.main.get_command(app)
+class _Umbel(LazyGroup):
+    parts = PARTS
 
 
 umbel = typer.Typer(
-    cls=LazyGroup,
+    cls=_Umbel,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

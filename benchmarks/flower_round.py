@@ -19,9 +19,9 @@ import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Self
 
+from ..host.places import umbel_home
 from ..protocol.errors import StateError
 from ..simulation.flower_up import FlowerUp, Wanted
-from ..strategies.places import umbel_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable

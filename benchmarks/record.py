@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from .. import __version__
-from ..strategies.places import umbel_home
+from ..host.places import umbel_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

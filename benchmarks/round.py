@@ -20,8 +20,8 @@ import typer
 
 from . import flower_round as flower
 from .record import Measurement
+from ..host.programs import direct
 from ..protocol.errors import SettingsError
-from ..simulation.programs import direct
 from ..simulation.stopping import no_orphans, stoppable
 
 if TYPE_CHECKING:

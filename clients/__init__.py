@@ -13,4 +13,5 @@ Over Flower  flower_launcher.py checks a bundle before a line of it runs; flower
 User code    child.py runs it in one process, worker.py, over pipe.py. trainers.py chooses
              between a child and a group: torch_ddp_worker.py is the group's processes,
              torch_ddp.py their training.
+Commands     cli.py is `umbel client`.
 """

@@ -24,11 +24,11 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from . import pipe
+from ..host.spawned import THREADS, module_command, reap
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Malformed, Refused, UmbelError
 from ..protocol.manifest import Manifest
 from ..strategies.app import AppRef, load_trainer
-from ..strategies.spawned import THREADS, module_command, reap
 from ..strategies.task import Task
 from ..strategies.trainer import Settings, TaskTrainer, TrainResult
 

@@ -34,13 +34,13 @@ from . import clock
 from .policy import Policy
 from .policy_file import Key, integer, line_of, read_owned, text
 from .session import Device
+from ..host.places import umbel_home
 from ..protocol.certificates import FEDERATION, split_uri
 from ..protocol.documents import read_toml
 from ..protocol.entropy import os_entropy
 from ..protocol.errors import BadCertificate, SettingsError
 from ..protocol.standpoint import Identity
 from ..protocol.verification import UNREADABLE, Verifier
-from ..strategies.places import umbel_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from . import pipe
 from .child import LOOK_S, InProcess, boundary, fill
 from .worker import CALLS, listen, refusal
+from ..host.spawned import ended, module_command, take_pipe
 from ..protocol.errors import Refused
 from ..strategies.app import AppRef
-from ..strategies.spawned import ended, module_command, take_pipe
 
 if TYPE_CHECKING:
     import io

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import pipe
 from .child import InProcess, boundary
+from ..host.spawned import take_pipe
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Malformed, Refused, reason_text
 from ..strategies.app import AppRef
-from ..strategies.spawned import take_pipe
 from ..strategies.task import Site
 from ..strategies.trainer import Settings, TrainResult
 

@@ -20,9 +20,9 @@ ledger every 4 MB. Earlier runs are never removed; that is for whoever keeps the
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
+from ..host.disk_room import free_bytes
 from ..protocol.errors import StateError
 
 if TYPE_CHECKING:
@@ -44,36 +44,7 @@ ROW_BYTES = 2048
 """Of a round in the ledger, before there are any to measure."""
 SPARE_BYTES = 4 << 20
 """Room for the ledger's log and its next pages."""
-ROOM_BYTES = 1 << 20
-"""What must be free for databases and logs."""
-LOW_S = 5.0
 _MOVE = "free the disk, then resume the run"
-
-
-class Room:
-    """Whether a disk has room for databases and logs that others write, looked at again and again.
-
-    A moment without room, as when somebody's scratch file comes and goes, is none.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """Look at nothing yet."""
-        self._folder = folder
-        self._low_since: float | None = None
-
-    def check(self, now: float) -> None:
-        """Look, at a time in seconds.
-
-        Raises:
-            StateError: Fewer than `ROOM_BYTES` have been free for `LOW_S`.
-        """
-        free = free_bytes(self._folder)
-        if free >= ROOM_BYTES:
-            self._low_since = None
-            return
-        self._low_since = now if self._low_since is None else self._low_since
-        if now - self._low_since >= LOW_S:
-            raise no_room(self._folder)
 
 
 class DiskSpace:
@@ -131,21 +102,10 @@ def needed(manifest: Manifest, models: int = 1) -> int:
     return models * manifest.total_bytes + ROUND_BYTES + SPARE_BYTES
 
 
-def free_bytes(path: Path) -> int:
-    """Return the bytes that this user can still write on the disk of `path`."""
-    return shutil.disk_usage(path).free
-
-
 def full(path: Path, manifest: Manifest, models: int, why: str) -> StateError:
     """Return the error of a round whose writing failed, with the numbers."""
     expected = f"{needed(manifest, models)} bytes free for this round"
     return StateError(str(path), expected, f"{free_bytes(path.parent)} bytes, and {why}", _MOVE)
-
-
-def no_room(folder: Path) -> StateError:
-    """Return the error of a disk without room for databases and logs."""
-    expected = f"{ROOM_BYTES} bytes free for databases and logs"
-    return StateError(str(folder), expected, f"{free_bytes(folder)} bytes", _MOVE)
 
 
 def _warning(path: Path, free: int, wanted: int) -> str:

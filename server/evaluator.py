@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .round_folder import read_model
+from ..host.spawned import take_pipe
 from ..protocol.errors import StateError, one_line
 from ..strategies.app import AppRef, load_task
-from ..strategies.spawned import take_pipe
 from ..strategies.trainer import TaskTrainer
 
 if TYPE_CHECKING:

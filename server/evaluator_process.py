@@ -13,9 +13,9 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..host.spawned import THREADS, module_command, reap
 from ..protocol.documents import read_json
 from ..protocol.errors import one_line
-from ..strategies.spawned import THREADS, module_command, reap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -39,6 +39,7 @@ from .run_directory import RunDirectory
 from .run_place import place
 from .run_rule import chosen
 from .write_behind import WriteBehind
+from ..host.places import umbel_home
 from ..protocol.documents import read_json
 from ..protocol.errors import SettingsError
 from ..protocol.layout import MessageLayout
@@ -46,7 +47,6 @@ from ..protocol.manifest import Manifest
 from ..strategies.app_source import source_of
 from ..strategies.flower_rules import rule_for, unused
 from ..strategies.metrics import fractional_bits, of_app
-from ..strategies.places import umbel_home
 from ..strategies.task import Task
 from ..strategies.trainer import TaskTrainer
 

@@ -26,13 +26,7 @@ from ..protocol.errors import SettingsError, StateError
 if TYPE_CHECKING:
     import socket
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Run a server of a federation; example: umbel server front --federation DIR --superlink "
-    "127.0.0.1:8000",
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 CONNECTIONS = 1500
 """As many as the gateway takes: every member of a large federation."""
@@ -40,11 +34,6 @@ TLS_PIECE = 1 << 16
 """Bytes of a connection that TLS takes in at once. asyncio sets 256 KiB aside for each, open or
 busy: 1,500 of them would take 400 MiB."""
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
-
-
-@app.callback()
-def _server() -> None:
-    """Keep `front` a subcommand: others will stand beside it."""
 
 
 @app.command(

@@ -20,7 +20,7 @@ import sqlite3
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from .disk_space import ROOM_BYTES, free_bytes
+from ..host.disk_room import ROOM_BYTES, free_bytes
 from ..protocol.errors import StateError
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from .disk_space import free_bytes
 from .plain_files import read_file, sync, why
+from ..host.disk_room import free_bytes
 from ..protocol import fields
 from ..protocol.errors import PeerError, StateError
 from ..protocol.transcript import LIMIT, Transcript

@@ -14,8 +14,8 @@ from . import run_check
 from .array_file import write_arrays
 from .outcome import as_json, tests_of
 from .run_directory import RunDirectory, list_runs
+from ..host.places import umbel_home
 from ..protocol.errors import StateError
-from ..strategies.places import umbel_home
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -7,12 +7,9 @@ As processes         up_cli.py is `umbel up`, up_plan.py what it will do, flower
                      what flower_programs.py lists; flower_run.py is one run on that, with what its
                      ServerApp prints in flower_output.py and, when that one was killed, the next
                      one by flower_lives.py; up_report.py is its summary. dev_federation.py makes
-                     CA, devices and registry, flower_control.py speaks to the SuperLink,
-                     run_feed.py reads a run's ledger while it grows. flower_keeper.py keeps it
-                     running after `--keep`, its runs by flower_kept.py; down_cli.py is `umbel
-                     down`, resume_cli.py `umbel runs resume`.
-Below that           processes.py is the one supervisor, process_tree.py finds what belongs to it,
-                     programs.py is how a program is started, log_files.py bounds what it says,
-                     stopping.py is how the command ends.
+                     CA, devices and registry, run_feed.py reads a run's ledger while it grows.
+                     flower_keeper.py keeps it running after `--keep`, its runs by flower_kept.py;
+                     down_cli.py is `umbel down`, resume_cli.py `umbel runs resume`, stopping.py
+                     how a command ends.
 An app of one's own  new.py is `umbel new`, with templates/.
 """

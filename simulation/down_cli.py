@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import process_tree as tree
 from .cli import Format
 from .dev_federation import place
-from .processes import end_leftovers, lock, read_state
+from ..host import process_tree as tree
+from ..host.places import umbel_home
+from ..host.processes import end_leftovers, lock, read_state
 from ..protocol.errors import StateError
 from ..server.run_directory import sweep
-from ..strategies.places import umbel_home
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import process_tree as tree
 from .flower_kept import Kept
 from .flower_up import end_bereft, free_key
-from .processes import Supervisor, read_state
-from .programs import private
+from ..host import process_tree as tree
+from ..host.processes import Supervisor, read_state
+from ..host.programs import private
 from ..protocol.errors import StateError, UmbelError
 
 if TYPE_CHECKING:

@@ -13,19 +13,19 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
-from .flower_control import Control, same_bundle
 from .flower_lives import Lives, serverapps
 from .flower_programs import RESUME, RUN, SUPEREXEC
 from .run_feed import RunFeed
 from .up_plan import recorded
 from ..protocol.errors import StateError, UmbelError
+from ..server.flower_control import Control, same_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from .processes import Supervisor
     from .up_plan import UpPlan
+    from ..host.processes import Supervisor
     from ..server.ledger import RunRecord
     from ..server.run_config import Value
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from .flower_control import Control, RunState
-    from .processes import Supervisor
     from .up_plan import UpPlan
+    from ..host.processes import Supervisor
+    from ..server.flower_control import Control, RunState
     from ..server.run_config import Value
 
 LIVES = 5

@@ -11,9 +11,9 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .flower_control import Control
-from .programs import private, without_colours
+from ..host.programs import private, without_colours
 from ..protocol.errors import UmbelError
+from ..server.flower_control import Control
 
 if TYPE_CHECKING:
     from .flower_run import Shown

@@ -15,7 +15,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from .programs import Program, command_path, environment
+from ..host.programs import Program, command_path, environment
 from ..server.initial import INIT
 
 if TYPE_CHECKING:

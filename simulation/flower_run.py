@@ -16,7 +16,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .flower_control import RunState
 from .flower_lives import Lives, serverapps
 from .flower_output import SERVERAPP, Output
 from .report import untested, waits_for
@@ -26,6 +25,7 @@ from .up_report import STOPPED
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import StateError, reason_text
 from ..server.draining import DRAIN_S
+from ..server.flower_control import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,24 +24,25 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
-from . import flower_programs, process_tree
+from . import flower_programs
 from .dev_federation import Client, place, prepare, write_devices
-from .flower_control import ONLINE, Control, answers, build_bundle
 from .flower_programs import SERVERS, SUPEREXEC, SUPERLINK, flwr_home
-from .processes import Supervisor
-from .programs import free_port
 from ..clients.device_files import DeviceFiles
 from ..clients.flower_launcher import remove_left, write_launcher
 from ..clients.flower_node import deactivate, remember
+from ..host import process_tree
+from ..host.processes import Supervisor
+from ..host.programs import free_port
 from ..protocol.errors import StateError
+from ..server.flower_control import ONLINE, Control, answers, build_bundle
 from ..server.run_directory import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from .processes import Happening
-    from .programs import Program
+    from ..host.processes import Happening
+    from ..host.programs import Program
     from ..server.run_config import Value
 
 CONNECTION = "umbel"

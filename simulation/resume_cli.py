@@ -17,15 +17,15 @@ import typer
 from . import up_cli
 from .cli import Format as UpFormat
 from .dev_federation import place
-from .processes import end_leftovers, lock
-from .programs import direct
 from .run_feed import RunFeed
 from .stopping import no_orphans, stoppable
 from .up_plan import recorded
+from ..host.places import umbel_home
+from ..host.processes import end_leftovers, lock
+from ..host.programs import direct
 from ..protocol.errors import StateError
 from ..server.run_directory import RunDirectory
 from ..server.runs_cli import Form, Format, Run, app
-from ..strategies.places import umbel_home
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ def resume(
         typer.echo(json.dumps({"run": run, "over": True}) if form is Format.JSON else done)
         return
     plan, name, bundle = recorded(record)
-    from .flower_control import same_bundle  # noqa: PLC0415 - a run that is over needs no flwr
+    from ..server.flower_control import same_bundle  # noqa: PLC0415 - a run that is over needs no flwr
 
     same_bundle(plan.app, bundle)
     _end_crashed(place(home, name))

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from .drops import parse
 from .federation import Federation, Result
 from ..clients.child import Child, InProcess
+from ..host.places import umbel_home
 from ..protocol.errors import SettingsError
 from ..server.consistency import check_clients
 from ..server.run_config import Value, new_run_id, run_settings, tables
 from ..server.run_rule import chosen
 from ..strategies.app import AppRef
-from ..strategies.places import umbel_home
 from ..strategies.task import Task
 
 if TYPE_CHECKING:

@@ -2,9 +2,8 @@
 
 A task     task.py is what a user defines: model, data, loss; metrics.py what is measured,
            optimizers.py the local step, partition.py splits data for trying things. app.py finds
-           task and settings in an app's directory, places.py the directory of what this machine
-           remembers. app_source.py is the name by which a process of its own finds a task,
-           spawned.py how such a process is started.
+           task and settings in an app's directory, app_source.py is the name by which a process
+           of its own finds a task.
 Training   trainer.py is one client's work, the same for all, testing.py the split of a
            server's test; numpy_task.py (with numpy_models.py) and torch_task.py are its engines.
 Averaging  fedavg.py says which arrays are averaged, and has their norm.

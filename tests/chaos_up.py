@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from umbel.host.processes import read_state
 from umbel.server.run_directory import RunDirectory
-from umbel.simulation.processes import read_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 from umbel.clients.device_files import DeviceFiles
 from umbel.clients.journal import FileJournal
 from umbel.clients.policy import Policy
+from umbel.host.processes import read_state
 from umbel.protocol.errors import BadCertificate, SettingsError, StateError
 from umbel.server import registry
 from umbel.server.core_cli import Federation
@@ -38,7 +39,6 @@ from umbel.server.flower_train import _given
 from umbel.server.run_config import from_environment, run_settings, tables
 from umbel.server.run_rule import chosen
 from umbel.simulation.dev_federation import Client, DevFederation, prepare
-from umbel.simulation.processes import read_state
 from umbel.strategies.app import AppRef, read_tables
 from umbel.tests.federations import made
 from umbel.tests.fuzz_protocol import journals, summed

@@ -68,7 +68,7 @@ READERS: dict[str, str] = {
     "server/round_folder.py": "run_directory.read_round, manifest; run_directory.read_round, bytes",
     "simulation/dev_federation.py": "dev_federation.prepare, ca.key; "
     "dev_federation.prepare, nodes/edge-0/tls.pem",
-    "simulation/flower_control.py": "what Flower's client makes of its own SuperLink's answer",
+    "server/flower_control.py": "what Flower's client makes of its own SuperLink's answer",
     "simulation/link.py": "messages of this process, to count them",
-    "simulation/processes.py": "processes.read_state",
+    "host/processes.py": "processes.read_state",
 }

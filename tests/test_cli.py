@@ -14,6 +14,7 @@ import pytest
 
 import umbel
 from umbel import cli
+from umbel.host import lazy_group
 from umbel.protocol.errors import SettingsError, StateError, TooFewMembers
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def boom(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
         def body() -> None:
             raise error
 
-        monkeypatch.setitem(cli.PARTS, "boom", cli.Part("nowhere", "Raise."))
-        monkeypatch.setattr(cli, "load", lambda _: click.Command("boom", callback=body))
+        monkeypatch.setitem(cli.PARTS, "boom", lazy_group.Part("nowhere", "Raise."))
+        monkeypatch.setattr(lazy_group, "load", lambda _: click.Command("boom", callback=body))
         return cli.main(["boom"])
 
     return run

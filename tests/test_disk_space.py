@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from umbel.host.disk_room import Room
+from umbel.host.processes import Supervisor
+from umbel.host.programs import Program
 from umbel.protocol.digest import model_digest
 from umbel.protocol.errors import StateError
 from umbel.protocol.manifest import Manifest
-from umbel.server.disk_space import Room
 from umbel.server.ledger import RoundRecord
 from umbel.server.run_directory import RunDirectory
-from umbel.simulation.processes import Supervisor
-from umbel.simulation.programs import Program
 from umbel.tests.small_disk import fill, mounted
 
 if TYPE_CHECKING:

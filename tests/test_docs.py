@@ -52,7 +52,16 @@ SOURCES = sorted(
     if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     and path != Path(__file__).resolve()
 )
-PARTS = ("protocol", "strategies", "clients", "server", "server/core", "simulation", "benchmarks")
+PARTS = (
+    "protocol",
+    "host",
+    "strategies",
+    "clients",
+    "server",
+    "server/core",
+    "simulation",
+    "benchmarks",
+)
 ABSENT = "absent"
 
 

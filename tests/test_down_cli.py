@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import psutil  # type: ignore[import-untyped]
 
 from umbel import cli
-from umbel.simulation import process_tree
-from umbel.simulation.processes import read_state
+from umbel.host import process_tree
+from umbel.host.processes import read_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SUPERVISING = """
 import signal, sys, time
 from pathlib import Path
-from umbel.simulation.processes import Supervisor
-from umbel.simulation.programs import Program
+from umbel.host.processes import Supervisor
+from umbel.host.programs import Program
 def stop(*_):
     raise KeyboardInterrupt
 signal.signal(signal.SIGTERM, stop)

@@ -17,7 +17,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from umbel.simulation.programs import command_path
+from umbel.host.programs import command_path
 
 ROOT = Path(__file__).resolve().parents[1]
 PLAIN = ROOT / "examples" / "flower-digits"

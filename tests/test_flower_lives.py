@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from umbel.host.processes import Supervisor
+from umbel.host.programs import Program
 from umbel.protocol.errors import SettingsError, StateError
-from umbel.simulation.flower_control import RunState
+from umbel.server.flower_control import RunState
 from umbel.simulation.flower_lives import LIVES, LONGEST_S, Lives, serverapps
 from umbel.simulation.flower_programs import SUPEREXEC
-from umbel.simulation.processes import Supervisor
-from umbel.simulation.programs import Program
 
 if TYPE_CHECKING:
     from pathlib import Path

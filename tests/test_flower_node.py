@@ -21,7 +21,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from umbel.clients.flower_node import deactivate, remember
 from umbel.protocol.errors import SettingsError
-from umbel.simulation.flower_control import Control
+from umbel.server.flower_control import Control
 from umbel.tests.federations import made
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from umbel.clients.flower_node import deactivate
+from umbel.host import process_tree
+from umbel.host.programs import command_path
 from umbel.protocol.errors import SettingsError, StateError
-from umbel.simulation import process_tree
+from umbel.server.flower_control import ONLINE, Control, answers, build_bundle
 from umbel.simulation.dev_federation import Client, prepare
-from umbel.simulation.flower_control import ONLINE, Control, answers, build_bundle
 from umbel.simulation.flower_programs import FLOWER_PAUSE_S
 from umbel.simulation.flower_up import FlowerUp, Wanted
-from umbel.simulation.programs import command_path
 from umbel.tests.flower_hello import hello
 
 if TYPE_CHECKING:

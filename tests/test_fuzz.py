@@ -72,7 +72,7 @@ def test_a_device_survives_a_gateway_that_has_gone_mad(tmp_path: Path) -> None:
 
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("protocol", "strategies", "clients", "server", "simulation")
+PARTS = ("protocol", "host", "strategies", "clients", "server", "simulation")
 
 
 def _reads(file: Path) -> bool:

@@ -18,11 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]
 # Arrows go down only: what each part may import of the others.
 MAY_IMPORT: dict[str, set[str]] = {
     "protocol": set(),
+    "host": {"protocol"},
     "strategies": {"protocol"},
-    "clients": {"protocol", "strategies"},
-    "server": {"protocol", "strategies"},
-    "simulation": {"protocol", "strategies", "clients", "server"},
-    "benchmarks": {"protocol", "strategies", "clients", "server", "simulation"},
+    "clients": {"protocol", "host", "strategies"},
+    "server": {"protocol", "host", "strategies"},
+    "simulation": {"protocol", "host", "strategies", "clients", "server"},
+    "benchmarks": {"protocol", "host", "strategies", "clients", "server", "simulation"},
 }
 ROOT_FILES = {"__init__.py", "__main__.py", "cli.py"}
 GENERATED = {"protocol/messages_pb2.py"}
@@ -181,7 +182,7 @@ def test_a_framework_is_imported_in_files_of_its_name(name: str) -> None:
 def test_the_pure_files_import_without_any_framework() -> None:
     modules = [
         "umbel." + name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        for part in ("protocol", "strategies", "clients", "server")
+        for part in ("protocol", "host", "strategies", "clients", "server")
         for name in _in(part)
         if not name.rsplit("/", 1)[-1].startswith(tuple(FRAMEWORKS.values()))
     ]

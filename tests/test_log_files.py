@@ -7,10 +7,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from umbel.simulation import log_files
-from umbel.simulation.log_files import bound
-from umbel.simulation.processes import Supervisor
-from umbel.simulation.programs import Program
+from umbel.host import log_files
+from umbel.host.log_files import bound
+from umbel.host.processes import Supervisor
+from umbel.host.programs import Program
 from umbel.tests.small_disk import fill, mounted
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ import re
 
 from umbel import cli
 from umbel.clients import device_files, flower_launcher, flower_trainer
+from umbel.host import process_tree
 from umbel.server import flower_train, initial, sessions
 from umbel.server.run_config import KEYS
-from umbel.simulation import process_tree, up_plan
+from umbel.simulation import up_plan
 from umbel.simulation.dev_federation import place
 from umbel.tests.test_docs import ROOT, rows
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from umbel.host.places import umbel_home
 from umbel.protocol.errors import StateError
-from umbel.strategies.places import umbel_home
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from umbel.host import process_tree, processes
+from umbel.host.processes import Happening, Supervisor, end_leftovers, read_state
+from umbel.host.programs import Program, environment, free_port, last_line
 from umbel.protocol.errors import StateError
-from umbel.simulation import process_tree, processes
-from umbel.simulation.processes import Happening, Supervisor, end_leftovers, read_state
-from umbel.simulation.programs import Program, environment, free_port, last_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -228,8 +228,8 @@ def test_only_one_supervisor_works_in_a_folder(supervisor: Supervisor) -> None:
 CRASHING = """
 import sys, time
 from pathlib import Path
-from umbel.simulation.processes import Supervisor
-from umbel.simulation.programs import Program
+from umbel.host.processes import Supervisor
+from umbel.host.programs import Program
 supervisor = Supervisor(Path(sys.argv[1]))
 supervisor.start(Program(name="link", command=tuple(sys.argv[2:]), tier=1))
 supervisor.start(Program(name="node", command=tuple(sys.argv[2:]), restart=True))

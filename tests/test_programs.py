@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from umbel.host.processes import read_state
+from umbel.host.programs import Program
 from umbel.protocol.errors import StateError
-from umbel.simulation.processes import read_state
-from umbel.simulation.programs import Program
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from umbel.protocol import messages_pb2 as pb
+from umbel.server.flower_control import build_bundle
 from umbel.server.run_directory import RunDirectory, sweep
-from umbel.simulation.flower_control import build_bundle
 from umbel.tests.looked_for import FORBIDDEN, check_bytes, check_masked, check_message, rows
 from umbel.tests.staged_app import TEXT
 from umbel.tests.up_stage import NAMES, Listener, UpStage, expected_step, patience

@@ -15,8 +15,8 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from umbel import cli
-from umbel.simulation import process_tree
-from umbel.simulation.processes import read_state
+from umbel.host import process_tree
+from umbel.host.processes import read_state
 from umbel.tests.flower_hello import hello
 from umbel.tests.up_stage import patience
 

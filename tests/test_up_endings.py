@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from umbel.simulation.processes import read_state
+from umbel.host.processes import read_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from umbel.protocol.errors import RoundFailed, SettingsError, StateError
+from umbel.server.flower_control import RunState
 from umbel.server.ledger import RoundRecord, RunRecord
 from umbel.server.registry import Node
 from umbel.simulation import up_report
-from umbel.simulation.flower_control import RunState
 from umbel.simulation.flower_run import Course, Killed, Restarted
 
 HOME = Path("/nowhere")

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from umbel.host.processes import read_state
+from umbel.host.programs import command_path, direct
 from umbel.protocol.errors import StateError
+from umbel.server.flower_control import Control
 from umbel.server.run_directory import RunDirectory, list_runs
-from umbel.simulation.flower_control import Control
-from umbel.simulation.processes import read_state
-from umbel.simulation.programs import command_path, direct
 from umbel.simulation.run_feed import RunFeed
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .conftest import Installed
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("protocol", "strategies", "clients", "server", "simulation", "benchmarks")
+PARTS = ("protocol", "host", "strategies", "clients", "server", "simulation", "benchmarks")
 NOT_SHIPPED = ("umbel/tests/", "umbel/examples/", "umbel/docs/", "umbel/benchmarks/results/")
 
 

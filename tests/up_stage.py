@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
+from umbel.host import process_tree
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import UmbelError
 from umbel.server.run_directory import RunDirectory, list_runs
-from umbel.simulation import process_tree
 from umbel.simulation.flower_up import FlowerUp, Wanted
 from umbel.tests.staged_app import STEP, WEIGHTS, staged
 

@@ -27,12 +27,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import psutil  # type: ignore[import-untyped]
 
-from . import log_files
+from . import disk_room, log_files
 from . import process_tree as tree
 from .programs import Program, check_state, environment, free_port, last_line, private
 from ..protocol.documents import read_json
 from ..protocol.errors import StateError
-from ..server import disk_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +107,7 @@ class Supervisor:
         self.folder = folder
         self._before = before
         self._runs: dict[str, _Run] = {}
-        self._room = disk_space.Room(folder)
+        self._room = disk_room.Room(folder)
         (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock: int | None = lock(folder)
         try:
@@ -129,7 +128,7 @@ class Supervisor:
         """
         found = cls.__new__(cls)
         found.folder, found._before, found.leftovers = folder, before, ()
-        found._lock, found._room = lock(folder), disk_space.Room(folder)
+        found._lock, found._room = lock(folder), disk_room.Room(folder)
         state = read_state(folder)
         if state is None:
             os.close(found._lock)
@@ -326,7 +325,7 @@ class Supervisor:
                 json.dump(state, file)
             temporary.replace(self.folder / "up.json")
         except OSError as error:
-            raise disk_space.no_room(temporary.parent) from error
+            raise disk_room.no_room(temporary.parent) from error
 
 
 def end_leftovers(folder: Path) -> tuple[str, ...]:

@@ -1,0 +1,22 @@
+"""`umbel client`: the commands of a device's owner."""
+
+from __future__ import annotations
+
+import typer
+
+from ..host.lazy_group import LazyGroup, Part
+
+
+class _Client(LazyGroup):
+    parts: dict[str, Part] = {}  # noqa: RUF012 - a table
+
+
+app = typer.Typer(cls=_Client, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+
+@app.callback()
+def _client() -> None:
+    """Let this device take part in a federation.
+
+    Example: umbel client enrol TOKEN
+    """

@@ -1,0 +1,11 @@
+"""Floor 1: programs on one machine, and where they keep their state.
+
+Processes  processes.py is the one supervisor, process_tree.py finds what belongs to it, programs.py
+           is how a program is started, log_files.py bounds what it says. spawned.py is a process
+           that runs user code.
+The disk   places.py is the directory of what this machine remembers, disk_room.py says whether
+           databases and logs have room.
+Commands   lazy_group.py is a group of commands that are imported when one is called.
+
+Clients, server and simulation all stand on it; it knows nothing of any of them.
+"""
