@@ -13,5 +13,8 @@ Over Flower  flower_launcher.py checks a bundle before a line of it runs; flower
 User code    child.py runs it in one process, worker.py, over pipe.py. trainers.py chooses
              between a child and a group: torch_ddp_worker.py is the group's processes,
              torch_ddp.py their training.
-Commands     cli.py is `umbel client`.
+The owner    status_file.py is what agent and session say of themselves, pause.py the owner's word
+             that they obey.
+Commands     cli.py is `umbel client`, options.py what its commands share; pause_cli.py and
+             resume_cli.py.
 """

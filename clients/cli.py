@@ -8,7 +8,10 @@ from ..host.lazy_group import LazyGroup, Part
 
 
 class _Client(LazyGroup):
-    parts: dict[str, Part] = {}  # noqa: RUF012 - a table
+    parts: dict[str, Part] = {  # noqa: RUF012 - a table
+        "pause": Part("clients.pause_cli", "Take no part for a while."),
+        "resume": Part("clients.resume_cli", "Take part again."),
+    }
 
 
 app = typer.Typer(cls=_Client, no_args_is_help=True, add_completion=False, rich_markup_mode=None)

@@ -11,11 +11,12 @@ from umbel.tests.fuzz_clients import CLIENTS
 from umbel.tests.fuzz_core import CORE
 from umbel.tests.fuzz_files import FILES
 from umbel.tests.fuzz_flower import FLOWER
+from umbel.tests.fuzz_owner import OWNER
 from umbel.tests.fuzz_protocol import PROTOCOL
 from umbel.tests.fuzz_roles import ROLES
 from umbel.tests.fuzz_runs import RUNS
 
-PARSERS = (*PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *FLOWER, *ROLES)
+PARSERS = (*PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *FLOWER, *OWNER, *ROLES)
 
 CALLS = (
     *("json.load", "json.loads", "read_json", "tomllib.load", "tomllib.loads", "read_toml"),
@@ -44,8 +45,10 @@ READERS: dict[str, str] = {
     "clients/flower_node.py": "an SSH key of this device's own making; test_flower_node.py",
     "clients/flower_trainer.py": "its parent's own environment variable",
     "clients/grpc_session.py": "what wire.parse_to_client has accepted",
+    "clients/pause.py": "pause.paused",
     "clients/pipe.py": "pipe.receive; pipe.receive, header",
     "clients/policy.py": "policy.load",
+    "clients/status_file.py": "status_file.read_agent; status_file.read_session",
     "clients/update.py": "child's result; session.receive, no model",
     "server/core_cli.py": "core_cli.Federation.read, leaf; core_cli.Federation.read, root",
     "server/core_client.py": "core_client._federation_of; core_client._root_of; core_wire events",

@@ -1,0 +1,66 @@
+"""The options that the commands of a device have in common: which device, and how it is answered.
+
+The device is that of `--device DIR`, else of `$UMBEL_DEVICE`, else the only one below
+`$UMBEL_HOME/devices/`. Where there are several or none, one line says so.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..host.places import umbel_home
+from ..protocol.errors import SettingsError
+
+ENVIRONMENT = "UMBEL_DEVICE"
+FILE = "device.toml"
+
+
+class Format(StrEnum):
+    """How a command answers."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Form = Annotated[Format, typer.Option("--format", help="text for people, json for programs.")]
+Device = Annotated[
+    Path | None,
+    typer.Option(
+        "--device",
+        metavar="DIR",
+        help="The device's directory; $UMBEL_DEVICE, or the only one of this user.",
+    ),
+]
+
+
+def devices() -> Path:
+    """Return the directory below which devices are enrolled by default."""
+    return umbel_home(writes=False) / "devices"
+
+
+def device_place(given: Path | None) -> Path:
+    """Return the directory of the device that is meant, absolute.
+
+    Raises:
+        SettingsError: There is none, or there are several.
+    """
+    named = given or os.environ.get(ENVIRONMENT)
+    if named:
+        place = Path(named).absolute()
+        if not (place / FILE).is_file():
+            where = "--device" if given else ENVIRONMENT
+            raise SettingsError(where, "a device's directory", str(place), "enrol the device first")
+        return place
+    found = sorted(path.parent for path in devices().glob(f"*/{FILE}"))
+    if not found:
+        move = "`umbel client enrol TOKEN` makes one"
+        raise SettingsError("--device", f"a device in {devices()}", "none", move)
+    if len(found) > 1:
+        names = ", ".join(str(path) for path in found)
+        raise SettingsError("--device", "one of several devices", "nothing", f"name one: {names}")
+    return found[0]
