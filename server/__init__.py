@@ -38,7 +38,8 @@ Over Flower   flower_server_app.py is the ServerApp of a task, flower_train.py a
               enough have, draining.py when the run was told to end. core_client.py is its end of
               the core's socket, core_events.py what comes through it, remote_intake.py the vectors
               behind that.
-              flower_control.py is the SuperLink's Control API.
+              flower_control.py is the SuperLink's Control API, flower_programs.py the server's
+              programs, as `umbel up` and `umbel server up` start them.
 The front     front_cli.py is `umbel server front`: front.py lets devices reach the one API of the
               SuperLink that they need, front_door.py has the port and its connections.
 Commands      cli.py is `umbel server`.

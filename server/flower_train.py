@@ -31,6 +31,7 @@ from .evaluation import Evaluation, chosen_tester
 from .evaluators import AppTest
 from .flower_app_settings import merged, of_running_app
 from .flower_invitations import Invitations
+from .flower_programs import FEDERATION, PLAIN, RESUME, RUN, SETTINGS, STARTED
 from .flower_sittings import CORE_BACK_S, Learned, Sittings, check_settings, opened
 from .initial import INIT, first_model
 from .ledger_file import is_blank
@@ -68,18 +69,6 @@ UNUSED = (
     "clients are settings of the run, the weight is num-examples, metrics are declared"
 )
 _log = getLogger("flwr")
-FEDERATION = "UMBEL_FEDERATION"
-"""Environment variable: the federation's directory on the server."""
-RUN = "UMBEL_RUN"
-"""Environment variable: the run's id, given by whoever started it."""
-SETTINGS = "UMBEL_SETTINGS"
-"""Environment variable: settings that the app does not declare in its run-config, as JSON."""
-STARTED = "UMBEL_STARTED"
-"""Environment variable: how the federation was started, as JSON; the ledger keeps it."""
-PLAIN = "UMBEL_SECURE"
-"""Environment variable: `off` allows a plain run, which every device must allow too."""
-RESUME = "UMBEL_RESUME"
-"""Environment variable: `1` lets the run of this id go on where it was lost, if it exists."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,11 +14,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from .flower_lives import Lives, serverapps
-from .flower_programs import RESUME, RUN, SUPEREXEC
 from .run_feed import RunFeed
 from .up_plan import recorded
 from ..protocol.errors import StateError, UmbelError
 from ..server.flower_control import Control, same_bundle
+from ..server.flower_programs import RESUME, RUN, SUPEREXEC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

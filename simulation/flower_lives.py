@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import psutil  # type: ignore[import-untyped]
 
-from .flower_programs import SUPEREXEC
 from ..protocol.errors import SettingsError, StateError
+from ..server.flower_programs import SUPEREXEC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,6 @@ frees it first (clients/flower_node.py): that is done before each restart.
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from contextlib import suppress
@@ -26,7 +25,6 @@ from typing import TYPE_CHECKING, Self
 
 from . import flower_programs
 from .dev_federation import Client, place, prepare, write_devices
-from .flower_programs import SERVERS, SUPEREXEC, SUPERLINK, flwr_home
 from ..clients.device_files import DeviceFiles
 from ..clients.flower_launcher import remove_left, write_launcher
 from ..clients.flower_node import deactivate, remember
@@ -34,7 +32,9 @@ from ..host import process_tree
 from ..host.processes import Supervisor
 from ..host.programs import free_port
 from ..protocol.errors import StateError
+from ..server import flower_programs as servers
 from ..server.flower_control import ONLINE, Control, answers, build_bundle
+from ..server.flower_programs import SERVERS, SUPEREXEC, SUPERLINK, Place, flwr_home
 from ..server.run_directory import sweep
 
 if TYPE_CHECKING:
@@ -88,6 +88,11 @@ class Wanted:
     def folder(self) -> Path:
         """The federation's directory."""
         return place(self.home, self.name)
+
+    @property
+    def place(self) -> Place:
+        """Where its servers find what they need."""
+        return Place(home=self.home, folder=self.folder)
 
 
 class FlowerUp:
@@ -148,12 +153,12 @@ class FlowerUp:
         Raises:
             StateError: One did not come up; it is named, with the last line of its log.
         """
-        gateway = f"{LOOPBACK}:{free_port()}"
+        gateway, place = f"{LOOPBACK}:{free_port()}", self.wanted.place
         if self.wanted.core:
-            self.supervisor.start(flower_programs.core(self.wanted, gateway))
-        self.supervisor.start(flower_programs.superlink(self.wanted, self.address))
-        self.supervisor.start(flower_programs.front(self.wanted, self.front, self.address))
-        self._write_connection()
+            self.supervisor.start(servers.core(place, gateway, self.wanted.ranks))
+        self.supervisor.start(servers.superlink(place, self.address))
+        self.supervisor.start(servers.front(place, self.front, self.address))
+        servers.write_connection(place, CONNECTION, self.address)
         write_devices(
             self.federation,
             self.wanted.clients,
@@ -235,7 +240,7 @@ class FlowerUp:
     @property
     def client_home(self) -> Path:
         """The FLWR_HOME with which `flwr run . umbel` finds this federation."""
-        return flwr_home(self.wanted.folder, "client")
+        return self.wanted.place.client_home
 
     # -- files and waiting ------------------------------------------------------------------
 
@@ -248,21 +253,10 @@ class FlowerUp:
             flwr_home(folder, client.name).mkdir(mode=0o700, parents=True)
         for name in (SUPERLINK, SUPEREXEC):
             flwr_home(folder, name).mkdir(mode=0o700)
-        self.client_home.mkdir(mode=0o700)
         for file in (*folder.glob("superlink.sqlite*"), *(folder / "logs").glob("*.log*")):
             file.unlink()
         (folder / "core.json").unlink(missing_ok=True)
         write_launcher(folder / "bin")
-
-    def _write_connection(self) -> None:
-        lines = [
-            "[superlink]",
-            f'default = "{CONNECTION}"',
-            f"[superlink.{CONNECTION}]",
-            f'address = "{self.address}"',
-            f"root-certificates = {json.dumps(str(self.federation.ca.absolute()))}",
-        ]
-        (self.client_home / "config.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def _registered(self) -> bool:
         """Register the clients that are not yet, and tell whether all are."""

@@ -11,11 +11,12 @@ import pytest
 from umbel.host.processes import Supervisor
 from umbel.host.programs import Program
 from umbel.server.flower_control import RunState, build_bundle
+from umbel.server.flower_programs import SUPEREXEC
 from umbel.server.ledger import RoundRecord
 from umbel.server.run_directory import RunDirectory
 from umbel.simulation import flower_kept
 from umbel.simulation.flower_kept import Kept
-from umbel.simulation.flower_programs import SUPEREXEC, started
+from umbel.simulation.flower_programs import started
 from umbel.simulation.flower_up import Wanted
 from umbel.tests.flower_hello import hello
 

@@ -14,8 +14,8 @@ from umbel.host.processes import Supervisor
 from umbel.host.programs import Program
 from umbel.protocol.errors import SettingsError, StateError
 from umbel.server.flower_control import RunState
+from umbel.server.flower_programs import SUPEREXEC
 from umbel.simulation.flower_lives import LIVES, LONGEST_S, Lives, serverapps
-from umbel.simulation.flower_programs import SUPEREXEC
 
 if TYPE_CHECKING:
     from pathlib import Path

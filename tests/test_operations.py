@@ -8,7 +8,7 @@ import re
 from umbel import cli
 from umbel.clients import device_files, flower_launcher, flower_trainer
 from umbel.host import process_tree
-from umbel.server import flower_train, initial, sessions
+from umbel.server import flower_programs, initial, sessions
 from umbel.server.run_config import KEYS
 from umbel.simulation import up_plan
 from umbel.simulation.dev_federation import place
@@ -33,8 +33,9 @@ def test_every_exit_status_is_listed() -> None:
 def test_every_variable_of_ours_is_listed() -> None:
     listed = set(re.findall(r"`(UMBEL_[A-Z0-9_]*[A-Z0-9])`", PAGE))
     ours = {
-        flower_train.FEDERATION, flower_train.RUN, flower_train.SETTINGS, flower_train.PLAIN,
-        flower_train.RESUME, flower_train.STARTED, initial.INIT, device_files.ENVIRONMENT,
+        flower_programs.FEDERATION, flower_programs.RUN, flower_programs.SETTINGS,
+        flower_programs.PLAIN, flower_programs.RESUME, flower_programs.STARTED, initial.INIT,
+        device_files.ENVIRONMENT,
         flower_launcher.APP, flower_trainer.CONTEXT, process_tree.MARK, "UMBEL_HOME",
     }  # fmt: skip
     assert listed >= ours
