@@ -21,6 +21,7 @@ from umbel.protocol.digest import model_digest
 from umbel.protocol.errors import PeerError, SettingsError, StateError, VoidRound
 from umbel.protocol.layout import MessageLayout
 from umbel.protocol.manifest import Manifest
+from umbel.server.core import supervisor
 from umbel.server.core.ranked_world import RankedSum, RankedWorld
 from umbel.server.core.run_model import RunModel
 from umbel.server.core.segments import Segment, Shelf
@@ -114,6 +115,26 @@ def test_a_killed_rank_repeats_what_it_has_not_committed(world: RankedWorld) -> 
     assert after[:victim] == before[:victim]
     assert len({before[victim], again, after[victim]}) == 3
     total.close()
+
+
+def test_a_rank_that_stands_still_is_killed_and_its_job_done(
+    world: RankedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGSTOP, as of a debugger or a full memory: nothing dies and nothing answers."""
+    monkeypatch.setattr(supervisor, "STILL", 1.0)
+    one, many, order = (
+        a_model(World()),
+        a_model(world),
+        StepOrder(FedAvg(), 1, LAYOUT, CODEC, 3, 60),
+    )
+    before = world.supervisor.pids
+    os.kill(before[-1], signal.SIGSTOP)
+    total = a_sum(world, 4)
+    assert total.step(many, order) == a_sum(World(), 4).step(one, order)
+    assert world.supervisor.pids[:-1] == before[:-1]
+    assert world.supervisor.pids[-1] != before[-1]
+    total.close()
+    many.close()
 
 
 def test_no_free_slot_is_back_pressure(tmp_path: Path, world: RankedWorld) -> None:

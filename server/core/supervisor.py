@@ -7,6 +7,8 @@ started by exec, never by fork: this process has threads, and grpc.
 
     lives       a rank that dies is started anew at once, the second time in a row after half a
                 second, then 1, 2, 4 ... at most 30; an answer, or a life of 30 s, ends the row
+    stands      a rank with a job in hand that uses no processor for `STILL` seconds, because it was
+                stopped or waits for ever, is killed: one that works, however slowly, is not
     gives up    at the fifth death in a row every job fails with one line that says why; the
                 ranks are tried on, and the next jobs go to them
 
@@ -29,6 +31,8 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+import psutil  # type: ignore[import-untyped]
+
 from .rank_wire import RECEIVE, Frames, opening, send
 from ...protocol.errors import SettingsError, StateError, UmbelError, VoidRound
 
@@ -43,6 +47,8 @@ DEATHS = 5
 """Deaths in a row after which jobs fail."""
 PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before a rank is started for the third time in a row, and the most."""
+STILL = 30.0
+"""Seconds."""
 TO_START = 120.0
 """Seconds in which all ranks must have come up: they import torch."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -123,6 +129,8 @@ class _Link:
         self.jobs: deque[Job] = deque()
         self.deaths = 0
         self.began = self.again = 0.0
+        self.worked, self.moved = 0.0, 0.0
+        """Processor seconds at the last look, and when there was one more of them."""
         self.why = ""
 
 
@@ -206,17 +214,35 @@ class Supervisor:
             for link in self._links:
                 if link.process is None and link.again <= now:
                     self._start(link)
-            down = [link.again for link in self._links if link.process is None]
-            pause = max(0.0, min(down) - now) if down else None
-            for key, _ in self._selector.select(pause):
+            for key, _ in self._selector.select(self._pause(now)):
                 if key.data is None:
                     self._wake.recv(RECEIVE)
                 elif key.fileobj is key.data.sock:
                     self._hear(key.data)
+            for link in self._links:
+                self._look(link)
             self._hand_out()
         for link in self._links:
             self._end(link)
         self._fail(StateError("core.ranks", "ranks that run", "ranks that were ended"))
+
+    def _pause(self, now: float) -> float | None:
+        """Return how long nothing needs to be done unless somebody says something."""
+        down = [max(0.0, link.again - now) for link in self._links if link.process is None]
+        looks = [STILL / 4 for link in self._links if link.sent]
+        return min([*down, *looks], default=None)
+
+    def _look(self, link: _Link) -> None:
+        """Kill a rank that has something in hand and does nothing."""
+        if not link.sent or link.process is None:
+            return
+        now, worked = time.monotonic(), _worked(link.process.pid)
+        if worked > link.worked:
+            link.worked, link.moved = worked, now
+        elif now - link.moved > STILL:
+            link.why = f"rank {link.rank} (pid {link.process.pid}) stood still for {STILL:.0f} s"
+            link.process.kill()
+            link.moved = now
 
     def _start(self, link: _Link) -> None:
         ours, theirs = socket.socketpair()
@@ -238,7 +264,7 @@ class Supervisor:
         finally:
             theirs.close()
         link.sock, link.frames, link.ready, link.sent = ours, Frames(), False, False
-        link.began = time.monotonic()
+        link.began, link.worked = time.monotonic(), 0.0
         self._selector.register(ours, selectors.EVENT_READ, link)
 
     def _hear(self, link: _Link) -> None:
@@ -313,7 +339,7 @@ class Supervisor:
         for link in self._links:
             link.jobs.extend(jobs)
             if link.jobs and link.ready and not link.sent and link.sock is not None:
-                link.sent = True
+                link.sent, link.moved = True, time.monotonic()
                 job = link.jobs[0]
                 with suppress(OSError):  # it has died: its socket says so in a moment
                     send(link.sock, job.opening, job.payload)
@@ -343,6 +369,15 @@ def check_ranks(ranks: int) -> None:
     if ranks and find_spec("torch") is None:
         move = "pip install 'umbel[torch]', or leave --ranks away"
         raise SettingsError("--ranks", "torch, in which ranks compute", "none", move)
+
+
+def _worked(pid: int) -> float:
+    """Return the processor seconds that a process has used; 0 when it is gone."""
+    try:
+        user, system, *_ = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(user + system)
 
 
 def _ending(status: int) -> str:
