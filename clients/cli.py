@@ -11,6 +11,7 @@ class _Client(LazyGroup):
     parts: dict[str, Part] = {  # noqa: RUF012 - a table
         "pause": Part("clients.pause_cli", "Take no part for a while."),
         "resume": Part("clients.resume_cli", "Take part again."),
+        "doctor": Part("clients.doctor_cli", "Say what keeps this device from taking part."),
     }
 
 

@@ -6,6 +6,8 @@ Processes  processes.py is the one supervisor, process_tree.py finds what belong
 The disk   places.py is the directory of what this machine remembers, disk_room.py says whether
            databases and logs have room.
 Commands   lazy_group.py is a group of commands that are imported when one is called.
+Doctors    doctor.py runs probes and prints what they found; doctor_machine.py looks at any machine,
+           platforms.py says which are supported, timeouts.py how long the package waits for what.
 
 Clients, server and simulation all stand on it; it knows nothing of any of them.
 """

@@ -42,5 +42,6 @@ Over Flower   flower_server_app.py is the ServerApp of a task, flower_train.py a
               programs, as `umbel up` and `umbel server up` start them.
 The front     front_cli.py is `umbel server front`: front.py lets devices reach the one API of the
               SuperLink that they need, front_door.py has the port and its connections.
+The doctor    doctor_cli.py is `umbel server doctor`, doctor.py its probes.
 Commands      cli.py is `umbel server`.
 """

@@ -10,6 +10,7 @@ from ..host.lazy_group import LazyGroup, Part
 class _Server(LazyGroup):
     parts = {  # noqa: RUF012 - a table
         "front": Part("server.front_cli", "Run the front: the HTTPS port before the SuperLink."),
+        "doctor": Part("server.doctor_cli", "Say what is wrong with a federation's server."),
     }
 
 

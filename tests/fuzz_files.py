@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from umbel.clients import doctor_files
 from umbel.clients.device_files import DeviceFiles
 from umbel.clients.journal import FileJournal
 from umbel.clients.policy import Policy
@@ -138,6 +139,21 @@ def _tls() -> None:
 
 def _identity() -> None:
     DeviceFiles.read(device()).identity(datetime.now(UTC))
+
+
+def _device_toml() -> list[bytes]:
+    return [(device() / "device.toml").read_bytes() + b"ddp = 2\nmemory = 999999999\n"]
+
+
+def _in_device(name: str) -> Callable[[], Path]:
+    return lambda: device() / name
+
+
+def _doctored() -> None:
+    known = doctor_files.Known.read(device())
+    for look in (doctor_files.directory_of(known), doctor_files.leaves(known, datetime.now(UTC))):
+        for finding in look:
+            assert "PRIVATE KEY" not in finding.line
 
 
 def _journal() -> object:
@@ -256,7 +272,7 @@ FILES = (
         name="device_files.read", form="toml", growth=TOML, errors=(SettingsError,), parse=of(
             lambda: device() / "device.toml", _device_read,
         ),
-        make=lambda: [(device() / "device.toml").read_bytes() + b"ddp = 2\nmemory = 999999999\n"],
+        make=_device_toml,
     ),
     Parser(
         name="device_files.tls, certificate", form="der", errors=DEVICE,
@@ -279,6 +295,18 @@ FILES = (
     Parser(
         name="device_files.root", form="der", errors=DEVICE, make=_certificates("ca.pem"),
         seal=pem("CERTIFICATE"), parse=of(lambda: device() / "ca.pem", _identity),
+    ),
+    *(
+        Parser(
+            name=f"doctor_files, {what}", form=form, growth=TOML, errors=(),
+            make=make, seal=seal, parse=of(_in_device(file), _doctored),
+        )
+        for what, file, form, make, seal in (
+            ("device.toml", "device.toml", "toml", _device_toml, None),
+            ("certificate", "signing.pem", "der", _certificates("signing.pem"), pem("CERTIFICATE")),
+            ("key", "tls.key", "der", _keys("tls.key"), pem("PRIVATE KEY")),
+            ("node key", "flower", "bytes", lambda: [(device() / "flower").read_bytes()], None),
+        )
     ),
     Parser(
         name="journal file", form="lines", errors=(StateError,), make=journals, seal=summed,

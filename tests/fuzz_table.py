@@ -42,6 +42,8 @@ READERS: dict[str, str] = {
     "clients/clock.py": "clock.issued",
     "clients/device_files.py": "device_files.read; device_files.tls, certificate; "
     "device_files.tls, key; device_files.identity, certificate; device_files.identity, key",
+    "clients/doctor_files.py": "doctor_files, device.toml; doctor_files, certificate; "
+    "doctor_files, key; doctor_files, node key",
     "clients/flower_node.py": "an SSH key of this device's own making; test_flower_node.py",
     "clients/flower_trainer.py": "its parent's own environment variable",
     "clients/grpc_session.py": "what wire.parse_to_client has accepted",
@@ -73,5 +75,6 @@ READERS: dict[str, str] = {
     "dev_federation.prepare, nodes/edge-0/tls.pem",
     "server/flower_control.py": "what Flower's client makes of its own SuperLink's answer",
     "simulation/link.py": "messages of this process, to count them",
+    "host/doctor_machine.py": "what a process of its own says of imports",
     "host/processes.py": "processes.read_state",
 }

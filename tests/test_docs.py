@@ -22,6 +22,7 @@ from umbel.clients import flower_client_app, grpc_line, grpc_session, policy
 from umbel.clients.flower_launcher import SESSION
 from umbel.clients.grpc_transfer import CTX, OFFSET, RUN
 from umbel.clients.policy import Policy
+from umbel.host.timeouts import times
 from umbel.protocol import errors, plan, replay, shamir, wire
 from umbel.protocol import journal as records
 from umbel.protocol import messages_pb2 as pb
@@ -34,7 +35,6 @@ from umbel.protocol.scheme_a import Role, diagram
 from umbel.server import core_cli, core_service, flower_invitations, grpc_gateway, sessions
 from umbel.server.endings import Ending
 from umbel.simulation.drops import BOUNDARIES
-from umbel.tests.timeouts import timeouts
 
 ROOT = Path(__file__).resolve().parents[1]
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text("utf-8")
@@ -261,7 +261,8 @@ def test_invitation_and_answer_have_the_listed_fields(monkeypatch: pytest.Monkey
 def test_every_time_that_anything_waits_is_in_the_list() -> None:
     """A new one needs its row: what it is, and what happens when it is over."""
     listed = {row[0]: row[1] for row in rows(OPERATIONS, "## 9.")[2:]}
-    assert listed == timeouts(ROOT, (*PARTS[:-1], "."))
+    found = times(ROOT, (*PARTS[:-1], "."))
+    assert listed == {time.where: time.value for time in found}
 
 
 # ---- privacy.md --------------------------------------------------------------------------------

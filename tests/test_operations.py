@@ -12,6 +12,7 @@ from umbel.server import flower_programs, initial, sessions
 from umbel.server.run_config import KEYS
 from umbel.simulation import up_plan
 from umbel.simulation.dev_federation import place
+from umbel.tests import provoked
 from umbel.tests.test_docs import ROOT, rows
 
 PAGE = (ROOT / "docs" / "operations.md").read_text("utf-8")
@@ -22,6 +23,12 @@ def test_every_setting_is_listed_with_its_default() -> None:
     assert listed == [[key, json.dumps(value)] for key, value in KEYS.items()]
     (rejoin,) = (row[2] for row in rows(PAGE, "## 5.") if row[0] == "rejoin")
     assert f"umbel up: {up_plan.REJOIN_S}" in rejoin
+
+
+def test_every_finding_of_the_doctors_is_listed() -> None:
+    listed = [row[:3] for row in rows(PAGE, "## 10.")[2:]]
+    said = [[n, k.severity, k.meaning.replace("`", "")] for n, k in provoked.KINDS.items()]
+    assert listed == said
 
 
 def test_every_exit_status_is_listed() -> None:

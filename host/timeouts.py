@@ -1,20 +1,24 @@
-"""Every time that the package waits, found in its source: for the table in docs/operations.md.
+"""Every time that the package waits, found in its own source: for `doctor --times`.
 
-A time is a module's number whose name or docstring says so, a `timedelta` of a module, a number
-given for `timeout`, `wait`, `grace` and the like, or an option of gRPC in milliseconds. How often
-something is looked at is none: nothing ends by it.
+The same list stands with its consequences in docs/operations.md; a test compares the two. A time is
+a module's number whose name or docstring says so, a `timedelta` of a module, a number given for
+`timeout`, `wait`, `grace` and the like, or an option of gRPC in milliseconds. How often something
+is looked at is none: nothing ends by it.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _NAMES = re.compile(r"_(S|DAYS)$|TIMEOUT|KEEPALIVE|HANDSHAKE|GRACE|PATIENCE|SUCCESSOR")
 _LOOKS = re.compile(r"(POLL|LOOK|EVERY|STATE|TASKS|DAY)_S$|_TICK$")
@@ -23,16 +27,39 @@ _KEYWORDS = {"timeout", "wait", "grace", "lease", "patience", "years", "days"}
 _UNITS = {"_DAYS": 86400, "days": 86400, "years": 365 * 86400}
 
 
-def timeouts(root: Path, parts: tuple[str, ...]) -> dict[str, str]:
-    """Return where each time stands, as `file name`, with its value as `text` says it."""
-    found: dict[str, str] = {}
+class Time(NamedTuple):
+    """How long something is waited for."""
+
+    where: str
+    """`file name`, from the package's root."""
+    value: str
+    """As `text` says it."""
+    meaning: str
+    """What the source says of it; empty where nothing stands there."""
+
+
+def times(root: Path, parts: tuple[str, ...]) -> list[Time]:
+    """Return the times of every file of some folders below `root`."""
+    found: dict[str, Time] = {}
     for part in parts:
         for path in sorted((root / part).glob("*.py")):
             tree = ast.parse(path.read_text("utf-8"))
             where = path.relative_to(root).as_posix()
-            for name, seconds in [*_named(tree), *_given(tree)]:
-                found[f"{where} {name}"] = text(seconds)
-    return found
+            for name, seconds, meaning in [*_named(tree), *_given(tree)]:
+                place = f"{where} {name}"
+                found[place] = Time(place, text(seconds), meaning)
+    return list(found.values())
+
+
+def listed(parts: tuple[str, ...], form: str) -> None:
+    """Print the times of some parts of the installed package, as text or JSON."""
+    found = times(Path(__file__).resolve().parents[1], parts)
+    if form == "json":
+        typer.echo(json.dumps([time._asdict() for time in found]))
+        return
+    wide = max(len(time.where) for time in found)
+    for time in found:
+        typer.echo(f"{time.value:>8}  {time.where:{wide}}  {time.meaning}".rstrip())
 
 
 def text(seconds: float) -> str:
@@ -43,7 +70,7 @@ def text(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
-def _named(tree: ast.Module) -> Iterator[tuple[str, float]]:
+def _named(tree: ast.Module) -> Iterator[tuple[str, float, str]]:
     """Yield the module's own numbers that are times."""
     for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
         if not isinstance(node, ast.Assign):
@@ -51,7 +78,7 @@ def _named(tree: ast.Module) -> Iterator[tuple[str, float]]:
         target = node.targets[0]
         names = target.elts if isinstance(target, ast.Tuple) else [target]
         values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-        said = after is not None and _docstring(after)
+        said = _docstring(after) if after is not None else ""
         for name, value in zip(map(ast.unparse, names), values, strict=False):
             seconds = _number(value)
             is_time = (
@@ -59,20 +86,26 @@ def _named(tree: ast.Module) -> Iterator[tuple[str, float]]:
             )
             if seconds is not None and is_time and not _LOOKS.search(name):
                 unit = next((u for suffix, u in _UNITS.items() if name.endswith(suffix)), 1)
-                yield name, seconds * unit
+                yield name, seconds * unit, " ".join(said.split())
 
 
-def _given(tree: ast.Module) -> Iterator[tuple[str, float]]:
+def _given(tree: ast.Module) -> Iterator[tuple[str, float, str]]:
     """Yield the times that stand in a call, a default or an option of gRPC."""
     for node in ast.walk(tree):
+        found: Iterator[tuple[str, float]] = iter(())
         if isinstance(node, ast.Call):
-            yield from _of_call(node)
+            found = _of_call(node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _of_function(node)
+            found = _of_function(node)
         elif isinstance(node, ast.Tuple) and len(node.elts) == len(("name", "value")):
-            name, seconds = node.elts[0], _number(node.elts[1])
-            if isinstance(name, ast.Constant) and str(name.value).endswith("_ms") and seconds:
-                yield str(name.value), seconds / 1000
+            found = _of_option(node)
+        yield from ((name, seconds, "") for name, seconds in found)
+
+
+def _of_option(node: ast.Tuple) -> Iterator[tuple[str, float]]:
+    name, seconds = node.elts[0], _number(node.elts[1])
+    if isinstance(name, ast.Constant) and str(name.value).endswith("_ms") and seconds:
+        yield str(name.value), seconds / 1000
 
 
 def _of_call(node: ast.Call) -> Iterator[tuple[str, float]]:

@@ -1,0 +1,50 @@
+"""The probes of `umbel client doctor`: what is looked at on a device, and at once.
+
+doctor_files.py looks at the device's directory, host/doctor_machine.py at the machine.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from . import doctor_files
+from .. import __version__
+from ..host import doctor_machine as machine
+from ..host.doctor import RUNNER, Probe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from .doctor_files import Known
+    from ..host.doctor import Finding
+
+TABLES = (RUNNER, machine.MACHINE, doctor_files.FILES)
+"""Every finding that this doctor can make."""
+TORCH_S = 60.0
+"""Seconds for torch to say whether it sees a GPU: its first import on a small board takes long."""
+
+
+def probes(directory: Path) -> list[Probe]:
+    """Return what there is to look at for the device of a directory."""
+    known = doctor_files.Known.read(directory)
+    now = datetime.now(UTC)
+    ddp = known.files.ddp if known.files else 0
+    return [
+        Probe("directory", partial(_directory, known)),
+        Probe("certificates", partial(doctor_files.leaves, known, now)),
+        Probe("journal", partial(doctor_files.journal, directory)),
+        Probe("platform", machine.platform_of),
+        Probe("versions", partial(machine.versions, __version__)),
+        Probe("wheels", machine.wheels),
+        Probe("disk", partial(machine.disk, directory)),
+        Probe("memory", partial(machine.memory, known.policy.model_bytes)),
+        Probe("GPU", partial(machine.gpu, ddp), TORCH_S),
+    ]
+
+
+def _directory(known: Known) -> Iterator[Finding]:
+    yield from doctor_files.directory_of(known)
+    yield from doctor_files.pausing(known.directory)

@@ -1,0 +1,69 @@
+"""`umbel server doctor`: what is wrong with a federation's server, and what mends it.
+
+Exit status 0 without a problem, 2 with one. It changes nothing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path  # noqa: TC003 - typer evaluates it
+from typing import Annotated
+
+import typer
+
+from . import doctor
+from ..host.doctor import run, show, told_on_stderr
+from ..host.places import umbel_home
+from ..host.timeouts import listed
+from ..protocol.errors import SettingsError
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+_PARTS = ("server", "server/core", "host", "protocol")
+
+
+class Format(StrEnum):
+    """How it answers."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@app.command(epilog="Example: umbel server doctor --federation DIR --format json")
+def doctor_(
+    federation: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Federation directory; the only one of this user."),
+    ] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="text for people, json for programs.")
+    ] = Format.TEXT,
+    times: Annotated[
+        bool,
+        typer.Option("--times", help="List how long a server waits for what; look at nothing."),
+    ] = False,
+) -> None:
+    """Say what is wrong with this federation's server, and what mends it."""
+    if times:
+        listed(_PARTS, form.value)
+        return
+    show(run(doctor.probes(_place(federation)), told_on_stderr), form.value)
+
+
+def _place(given: Path | None) -> Path:
+    """Return the federation's directory, however little is in it.
+
+    Raises:
+        SettingsError: There is none, or there are several.
+    """
+    if given is not None:
+        if not given.is_dir():
+            move = "`umbel server init` makes one"
+            raise SettingsError("--federation", "a directory", str(given), move)
+        return given.absolute()
+    places = umbel_home(writes=False) / "federations"
+    found = sorted(path for path in places.glob("*") if path.is_dir())
+    if len(found) != 1:
+        got = ", ".join(map(str, found)) or "none"
+        raise SettingsError("--federation", f"one of those below {places}", got, "name one")
+    return found[0]

@@ -1,0 +1,22 @@
+"""Every finding that a doctor can make is provoked by a test."""
+
+from __future__ import annotations
+
+from umbel.tests import (
+    test_doctor,
+    test_doctor_cli,
+    test_doctor_files,
+    test_doctor_machine,
+)
+from umbel.tests.provoked import KINDS
+
+MODULES = (test_doctor, test_doctor_cli, test_doctor_files, test_doctor_machine)
+
+
+def test_each_finding_is_provoked_once() -> None:
+    cases = [name for module in MODULES for name in module.CASES]
+    assert sorted(cases) == sorted(KINDS)
+
+
+def test_meanings_are_distinct() -> None:
+    assert len({kind.meaning for kind in KINDS.values()}) == len(KINDS)
