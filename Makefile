@@ -66,7 +66,7 @@ acceptance: $(TEST)/stamp
 	  tests/test_up_acceptance.py tests/test_up_endings.py tests/test_up_survives.py \
 	  tests/test_disk_up.py tests/test_up_ranks.py tests/test_namespaces.py tests/test_spread_world.py \
 	  tests/test_spread_rounds.py \
-	  tests/test_bench_fold.py tests/test_bench_ingest.py $(ARGS)
+	  tests/test_bench_fold.py tests/test_bench_ingest.py tests/test_bench_round.py $(ARGS)
 
 soak: $(TEST)/stamp
 	$(TEST)/bin/python -m umbel.tests.soak_rounds

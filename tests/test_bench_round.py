@@ -24,6 +24,8 @@ FIELDS = {
     *("limit", "limit_name", "ratio", "of_limit", "runs"),
 }
 SIZES = ["--rounds", "3", "--large-rounds", "0", "--peer-rounds", "1"]
+federation = pytest.mark.slow
+"""A real federation plays three loops, one of them Flower's own: more than a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,7 @@ def done(home: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=env)
 
 
+@federation
 def test_each_loop_is_timed_on_one_federation(done: subprocess.CompletedProcess[str]) -> None:
     lines: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["case"] for line in lines] == ["plain", "secure"]
@@ -53,6 +56,7 @@ def test_each_loop_is_timed_on_one_federation(done: subprocess.CompletedProcess[
         assert line["ratio"] > 3
 
 
+@federation
 def test_progress_is_told_on_stderr(done: subprocess.CompletedProcess[str]) -> None:
     said = [line for line in done.stderr.splitlines() if line.startswith("umbel bench round: ")]
     loops = [line.split(": ")[1] for line in said]
@@ -63,6 +67,7 @@ def test_progress_is_told_on_stderr(done: subprocess.CompletedProcess[str]) -> N
     ]
 
 
+@federation
 def test_nothing_is_left_of_it(done: subprocess.CompletedProcess[str], home: Path) -> None:
     assert done.returncode == 0
     assert sorted(path.name for path in home.rglob("*")) == ["benchmarks", "round.jsonl"]

@@ -80,14 +80,7 @@ def test_both_are_online_under_their_names(up: FlowerUp) -> None:
     }
 
 
-def test_a_plain_flower_app_runs_unchanged(up: FlowerUp) -> None:
-    run = up.submit({"num-server-rounds": 1})
-    state = _until(up, lambda: (s := up.control.run(run)).over and s, 60)
-    assert state.outcome == "completed"
-    assert "final 1.0" in "".join(up.control.output(run))
-
-
-def test_flwr_run_from_a_plain_shell(up: FlowerUp) -> None:
+def test_a_plain_flower_app_runs_unchanged_from_a_plain_shell(up: FlowerUp) -> None:
     env = os.environ | {"FLWR_HOME": str(up.client_home), "FLWR_TELEMETRY_ENABLED": "0"}
     done = subprocess.run(
         [command_path("flwr"), "run", ".", "umbel", "--format", "json"],
@@ -96,8 +89,10 @@ def test_flwr_run_from_a_plain_shell(up: FlowerUp) -> None:
     answer = json.loads(done.stdout)
     assert answer["success"], done.stdout
     assert answer["fab-hash"] == up.digest[:8]  # the bundle that every device pins
-    state = _until(up, lambda: (s := up.control.run(int(answer["run-id"]))).over and s, 60)
+    run = int(answer["run-id"])
+    state = _until(up, lambda: (s := up.control.run(run)).over and s, 60)
     assert state.outcome == "completed"
+    assert "final 1.0" in "".join(up.control.output(run))
 
 
 def test_a_wrong_setting_is_one_line(up: FlowerUp) -> None:

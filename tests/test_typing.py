@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .conftest import Installed
 
 GOOD = """
@@ -57,28 +55,30 @@ WRONG = [
 ]
 
 
-def _mypy(installed: Installed, folder: Path, source: str) -> str:
-    """Return what mypy says of a user's file."""
-    (folder / "mine.py").write_text(source)
+@pytest.fixture(scope="module")
+def said(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return what one run of mypy says of a user's files: a right one, and one for each mistake."""
+    folder = tmp_path_factory.mktemp("typed")
+    (folder / "mine.py").write_text(GOOD)
+    for number, (statement, _) in enumerate(WRONG):
+        (folder / f"wrong{number}.py").write_text(f"import umbel\n{statement}\n")
+    files = sorted(path.name for path in folder.iterdir())
     program = [
         *("-m", "mypy", "--strict", "--config-file="),
-        *("--cache-dir", str(installed.folder / "mypy"), "mine.py"),
+        *("--cache-dir", str(installed.folder / "mypy"), *files),
     ]
     # mypy of the tests' environment, which the fresh one finds as it finds every dependency
     return installed.run("python", *program, cwd=folder).stdout
 
 
-def test_a_task_and_a_strategy_are_subclassed_under_strict(
-    installed: Installed, tmp_path: Path
-) -> None:
-    assert _mypy(installed, tmp_path, GOOD) == "Success: no issues found in 1 source file\n"
+def test_a_task_and_a_strategy_are_subclassed_under_strict(said: str) -> None:
+    assert "mine.py" not in said
+    assert said.endswith(f"(checked {len(WRONG) + 1} source files)\n")
 
 
-@pytest.mark.parametrize(("statement", "code"), WRONG)
-def test_a_wrong_use_is_an_error(
-    statement: str, code: str, installed: Installed, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("number", range(len(WRONG)), ids=[statement for statement, _ in WRONG])
+def test_a_wrong_use_is_an_error(number: int, said: str) -> None:
     # the public names are real types: were they Any, nothing would be an error
-    said = _mypy(installed, tmp_path, f"import umbel\n{statement}\n")
-    assert f"[{code}]" in said
-    assert said.count("error:") == 1
+    errors = [line for line in said.splitlines() if line.startswith(f"wrong{number}.py:")]
+    (error,) = [line for line in errors if ": error:" in line]
+    assert f"[{WRONG[number][1]}]" in error

@@ -1,4 +1,7 @@
-"""`umbel up` as a person meets it: a secure run with a death in it, --keep, Ctrl-C, a crash."""
+"""`umbel up` as a person meets it: a secure run with a death in it, --keep, a crash.
+
+test_up_endings.py has Ctrl-C, at every stage.
+"""
 
 from __future__ import annotations
 
@@ -126,22 +129,6 @@ def test_kept_crashed_and_ended(home: Path, tmp_path: Path) -> None:
         "ended: edge-0, edge-1, front, superexec, superlink\n",
     )
     assert _left(home) == []
-
-
-def test_ctrl_c_ends_everything(home: Path, tmp_path: Path) -> None:
-    command = [*UMBEL, "up", str(hello(tmp_path)), *QUICK, "-c", "sleep=60"]
-    with subprocess.Popen(
-        command, env=_env(home), cwd=home, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    ) as running:
-        tasks = home / "federations" / "dev" / "nodes" / "edge-0" / "tasks"
-        _until(lambda: list(tasks.glob("*/apps")) or running.poll(), 150)
-        assert running.poll() is None
-        running.send_signal(signal.SIGINT)
-        assert running.wait(60) == 130
-        assert running.stderr is not None
-        assert running.stderr.read().decode().endswith("umbel: interrupted\n")
-    assert _left(home) == []
-    assert _state(home) is None
 
 
 def test_a_wrong_flag_is_one_line_before_anything_starts(
