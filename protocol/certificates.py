@@ -52,7 +52,7 @@ FEDERATION = re.compile(r"[a-z0-9-]{1,63}")
 
 _NODE_URI = re.compile(r"umbel://([a-z0-9-]{1,63})/node/([0-9a-f]{32})")
 _LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_DNS = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*", re.IGNORECASE | re.ASCII)
+DNS_NAME = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*", re.IGNORECASE | re.ASCII)
 _NAME_LIMIT = 64  # of X.520's O= and CN=
 
 
@@ -120,14 +120,14 @@ class Authority:
         node_id: bytes,
         site: str,
         now: datetime,
-        days: int = NODE_DAYS,
+        days: float = NODE_DAYS,
     ) -> x509.Certificate:
-        """Certify a node's message-signing key; `site` becomes `O=`.
+        """Certify a node's message-signing key; `site` becomes `O=`, `days` may be a part of one.
 
         Raises:
             SettingsError: The id, the site or the life is not allowed.
         """
-        _within("days", days, NODE_DAYS)
+        _life(days)
         builder = self._node(node_id, site, public, SIGNING_OID)
         return self._sign(builder, now, days)
 
@@ -137,10 +137,10 @@ class Authority:
         node_id: bytes,
         site: str,
         now: datetime,
-        days: int = NODE_DAYS,
+        days: float = NODE_DAYS,
     ) -> x509.Certificate:
         """Certify a node's TLS key; same id and site as its signing leaf, same errors."""
-        _within("days", days, NODE_DAYS)
+        _life(days)
         builder = self._node(node_id, site, public, ExtendedKeyUsageOID.CLIENT_AUTH)
         return self._sign(builder, now, days)
 
@@ -185,7 +185,9 @@ class Authority:
             .add_extension(x509.SubjectAlternativeName(san), critical=False)
         )
 
-    def _sign(self, builder: x509.CertificateBuilder, now: datetime, days: int) -> x509.Certificate:
+    def _sign(
+        self, builder: x509.CertificateBuilder, now: datetime, days: float
+    ) -> x509.Certificate:
         until = min(now + timedelta(days=days), self.certificate.not_valid_after_utc)
         return _sign(builder, self.key, now, until)
 
@@ -267,9 +269,15 @@ def _general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
-        if _DNS.fullmatch(name) is None:
+        if DNS_NAME.fullmatch(name) is None:
             raise SettingsError("gateway name", "a DNS or IP name", name) from None
         return x509.DNSName(name)
+
+
+def _life(days: float) -> None:
+    """Check the life of a node's leaf; whole seconds of it are what X.509 can say."""
+    if not 0 < days <= NODE_DAYS:
+        raise SettingsError("days", f"more than 0, at most {NODE_DAYS}", days)
 
 
 def _within(what: str, value: int, limit: int) -> None:

@@ -40,6 +40,11 @@ Over Flower   flower_server_app.py is the ServerApp of a task, flower_train.py a
               behind that.
               flower_control.py is the SuperLink's Control API, flower_programs.py the server's
               programs, as `umbel up` and `umbel server up` start them.
+Membership    federation_files.py is a federation's directory, federation_init.py makes one,
+              server_toml.py is what its operator decides. issuer.py gives nodes their certificates
+              by tokens (token_terms.py) and takes them, and keeps the member list: with
+              issuer_signing.py, on issuer_books.py over the SQLite file of issuer_store.py. The
+              SuperLink is told by flower_registration.py, which is a registrar.py.
 The front     front_cli.py is `umbel server front`: front.py lets devices reach the one API of the
               SuperLink that they need, front_door.py has the port and its connections.
 The doctor    doctor_cli.py is `umbel server doctor`, doctor.py its probes.

@@ -23,6 +23,7 @@ from flwr.proto.control_pb2 import (
     StartRunRequest,
     StopRunRequest,
     StreamLogsRequest,
+    UnregisterNodeRequest,
 )
 from flwr.proto.fab_pb2 import Fab
 from flwr.supercore.control import ControlHttpClient
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-ONLINE = "online"
+    from flwr.proto.node_pb2 import NodeInfo
+
+ONLINE, UNREGISTERED = "online", "unregistered"
 
 
 class NodeState(NamedTuple):
@@ -101,11 +104,23 @@ class Control:
             request = RegisterNodeRequest(public_key=public_key, name=name)
             return self._client.RegisterNode(request).node_id
 
+    def unregister(self, node_id: int) -> None:
+        """Let the SuperLink forget a SuperNode; its key may not come again."""
+        with self._translated(f"removal of node {node_id}"):
+            self._client.UnregisterNode(UnregisterNodeRequest(node_id=node_id))
+
     def nodes(self) -> dict[str, NodeState]:
-        """Return the registered SuperNodes by name."""
+        """Return the registered SuperNodes by name; of one name, the last one registered."""
+        return {node.name: NodeState(node.node_id, node.status) for node in self._listed()}
+
+    def keys(self) -> dict[bytes, int]:
+        """Return the public keys (PEM) of the registered SuperNodes, with their ids."""
+        return {node.public_key: node.node_id for node in self._listed()}
+
+    def _listed(self) -> list[NodeInfo]:
         with self._translated("list of nodes"):
             found = self._client.ListNodes(ListNodesRequest()).nodes_info
-        return {node.name: NodeState(node.node_id, node.status) for node in found}
+        return [node for node in found if node.status != UNREGISTERED]
 
     def start_run(self, bundle: bytes, digest: str, config: Mapping[str, object]) -> int:
         """Submit a bundle, as `flwr run` does, and return the id of Flower's run.

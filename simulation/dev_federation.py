@@ -19,14 +19,12 @@ whoever runs that machine, which is why a summary says `(development CA)`: docs/
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
@@ -40,22 +38,32 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from ..clients.policy import Policy
-from ..protocol.certificates import FEDERATION, ID_BYTES, Authority, fingerprint, node_uri
+from ..protocol.certificates import ID_BYTES, Authority, fingerprint, node_uri
 from ..protocol.documents import read_toml
-from ..protocol.errors import SettingsError, StateError
+from ..protocol.errors import StateError
 from ..protocol.verification import UNREADABLE
+from ..server.federation_files import (
+    SERVER_MARGIN,
+    SERVERS,
+    certificate,
+    issued_by,
+    kept_key,
+    key_pem,
+    server_leaf,
+    write_file,
+)
 from ..server.registry import Node
+from ..server.server_toml import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
     from pathlib import Path
 
-SERVER_NAMES = ("localhost", "127.0.0.1", "::1")
+SERVER_NAMES = LOOPBACK
 FLOOR = 3
 """Least members and survivors of a cohort here; a device's own defaults are 5 and 4."""
 _NODE_MARGIN = timedelta(days=2)  # of 7
-_SERVER_MARGIN = timedelta(days=30)  # of 90
 _CA_MARGIN = timedelta(days=365)  # of 10 years
 
 
@@ -87,17 +95,6 @@ class DevFederation:
         return self.folder / "nodes" / node
 
 
-def place(home: Path, name: str) -> Path:
-    """Return the directory of a federation of this machine.
-
-    Raises:
-        SettingsError: The name is none.
-    """
-    if FEDERATION.fullmatch(name) is None:
-        raise SettingsError("--name", "1 to 63 of a-z, 0-9 and -", name)
-    return home / "federations" / name
-
-
 def prepare(folder: Path, name: str, clients: Sequence[Client], now: datetime) -> DevFederation:
     """Make the federation's files, or complete and renew those that are there.
 
@@ -114,8 +111,9 @@ def prepare(folder: Path, name: str, clients: Sequence[Client], now: datetime) -
         for part in (folder, folder / "nodes", folder / "tickets"):
             part.mkdir(mode=0o700, parents=True, exist_ok=True)
         authority = _authority(folder, name, now)
-        for server in ("gateway", "front", "superlink"):
-            _server(authority, folder, server, now)
+        for server in SERVERS:
+            until = now + SERVER_MARGIN
+            server_leaf(authority, folder, server, SERVER_NAMES, until, now)
         nodes = tuple(_node(authority, folder, client, now) for client in clients)
         registry = json.dumps([asdict(node) for node in nodes], indent=1)
         _write(folder / "nodes.json", registry.encode(), 0o600)
@@ -171,7 +169,7 @@ def write_devices(
 
 def _authority(folder: Path, name: str, now: datetime) -> Authority:
     """Return the CA, made anew where it is absent, of another name, or near its end."""
-    found = _certificate(folder / "ca.pem")
+    found = certificate(folder / "ca.pem")
     if found is not None and (folder / "ca.key").exists():
         key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
         organisation = found.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
@@ -179,18 +177,9 @@ def _authority(folder: Path, name: str, now: datetime) -> Authority:
         if ours and found.not_valid_after_utc - now > _CA_MARGIN:
             return Authority(name, found, key)  # type: ignore[arg-type]
     made = Authority.create(name, now)
-    _write(folder / "ca.key", _pem(made.key), 0o600)
+    _write(folder / "ca.key", key_pem(made.key), 0o600)
     _write(folder / "ca.pem", made.certificate.public_bytes(Encoding.PEM), 0o644)
     return made
-
-
-def _server(authority: Authority, folder: Path, name: str, now: datetime) -> None:
-    """Make or renew the TLS leaf of a server."""
-    key = _key(folder / f"{name}.key", lambda: ec.generate_private_key(ec.SECP256R1()))
-    _leaf(
-        authority, folder / f"{name}.pem", key, now + _SERVER_MARGIN,
-        lambda: authority.issue_gateway(key.public_key(), SERVER_NAMES, now),
-    )  # fmt: skip
 
 
 def _node(authority: Authority, folder: Path, client: Client, now: datetime) -> Node:
@@ -199,8 +188,10 @@ def _node(authority: Authority, folder: Path, client: Client, now: datetime) -> 
     device.mkdir(mode=0o700, exist_ok=True)
     node_id = _node_id(device)
     site = client.name
-    signing = _key(device / "signing.key", Ed25519PrivateKey.generate)
-    tls = _key(device / "tls.key", lambda: ec.generate_private_key(ec.SECP256R1()))
+    signing = kept_key(device / "signing.key", Ed25519PrivateKey.generate, lasting=False)
+    tls = kept_key(
+        device / "tls.key", lambda: ec.generate_private_key(ec.SECP256R1()), lasting=False
+    )
     until, uri = now + _NODE_MARGIN, node_uri(authority.federation, node_id)
     signing_leaf = _leaf(
         authority, device / "signing.pem", signing, until,
@@ -253,31 +244,22 @@ def _flower_key(device: Path) -> bytes:
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def _key(file: Path, make: Callable[[], Any]) -> Any:
-    """Return the private key of a file, made where it is absent."""
-    if file.exists():
-        return load_pem_private_key(file.read_bytes(), None)
-    made = make()
-    _write(file, _pem(made), 0o600)
-    return made
-
-
 def _leaf(
     authority: Authority,
     file: Path,
     key: Any,
     until: datetime,
     issue: Callable[[], x509.Certificate],
-    uri: str | None = None,
+    uri: str,
 ) -> x509.Certificate:
     """Return the leaf of a file, or another one if that is not ours or ends before `until`."""
-    found = _certificate(file)
+    found = certificate(file)
     if (
         found is not None
         and found.not_valid_after_utc > until
         and found.public_key() == key.public_key()
-        and _uris(found) == [uri] * bool(uri)
-        and _issued(found, authority)
+        and _uris(found) == [uri]
+        and issued_by(found, authority)
     ):
         return found
     made = issue()
@@ -285,34 +267,11 @@ def _leaf(
     return made
 
 
-def _certificate(file: Path) -> x509.Certificate | None:
-    return x509.load_pem_x509_certificate(file.read_bytes()) if file.exists() else None
-
-
-def _issued(leaf: x509.Certificate, authority: Authority) -> bool:
-    """Tell whether this CA's key signed the leaf; a CA of an earlier federation may have."""
-    try:
-        leaf.verify_directly_issued_by(authority.certificate)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
-
-
 def _uris(leaf: x509.Certificate) -> list[str]:
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return names.get_values_for_type(x509.UniformResourceIdentifier)
 
 
-def _pem(key: Any) -> bytes:
-    text: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return text
-
-
 def _write(file: Path, content: bytes, mode: int) -> None:
-    """Write a file whole, under its mode from the first byte on."""
-    temporary = file.with_name(f".{file.name}.new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
-    with open(descriptor, "wb") as out:
-        out.write(content)
-    temporary.replace(file)
+    """Write a file whole; what a power cut takes, the next `umbel up` makes again."""
+    write_file(file, content, mode, lasting=False)

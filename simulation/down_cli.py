@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .cli import Format
-from .dev_federation import place
 from ..host import process_tree as tree
 from ..host.places import umbel_home
 from ..host.processes import end_leftovers, lock, read_state
 from ..protocol.errors import StateError
+from ..server.federation_files import place
 from ..server.run_directory import sweep
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
 from . import flower_programs
-from .dev_federation import Client, place, prepare, write_devices
+from .dev_federation import Client, prepare, write_devices
 from ..clients.device_files import DeviceFiles
 from ..clients.flower_launcher import remove_left, write_launcher
 from ..clients.flower_node import deactivate, remember
@@ -33,6 +33,7 @@ from ..host.processes import Supervisor
 from ..host.programs import free_port
 from ..protocol.errors import StateError
 from ..server import flower_programs as servers
+from ..server.federation_files import place
 from ..server.flower_control import ONLINE, Control, answers, build_bundle
 from ..server.flower_programs import SERVERS, SUPEREXEC, SUPERLINK, Place, flwr_home
 from ..server.run_directory import sweep

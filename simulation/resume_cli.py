@@ -16,7 +16,6 @@ import typer
 
 from . import up_cli
 from .cli import Format as UpFormat
-from .dev_federation import place
 from .run_feed import RunFeed
 from .stopping import no_orphans, stoppable
 from .up_plan import recorded
@@ -24,6 +23,7 @@ from ..host.places import umbel_home
 from ..host.processes import end_leftovers, lock
 from ..host.programs import direct
 from ..protocol.errors import StateError
+from ..server.federation_files import place
 from ..server.run_directory import RunDirectory
 from ..server.runs_cli import Form, Format, Run, app
 

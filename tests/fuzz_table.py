@@ -11,12 +11,13 @@ from umbel.tests.fuzz_clients import CLIENTS
 from umbel.tests.fuzz_core import CORE
 from umbel.tests.fuzz_files import FILES
 from umbel.tests.fuzz_flower import FLOWER
+from umbel.tests.fuzz_issuer import ISSUER
 from umbel.tests.fuzz_owner import OWNER
 from umbel.tests.fuzz_protocol import PROTOCOL
 from umbel.tests.fuzz_roles import ROLES
 from umbel.tests.fuzz_runs import RUNS
 
-PARSERS = (*PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *FLOWER, *OWNER, *ROLES)
+PARSERS = (*PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *FLOWER, *ISSUER, *OWNER, *ROLES)
 
 CALLS = (
     *("json.load", "json.loads", "read_json", "tomllib.load", "tomllib.loads", "read_toml"),
@@ -29,6 +30,8 @@ CALLS = (
 
 READERS: dict[str, str] = {
     "protocol/documents.py": "every parser of JSON and TOML below; test_documents.py",
+    "protocol/enrolment_token.py": "enrolment_token.parse",
+    "protocol/forms.py": "enrolment.EnrolRequest; enrolment.EnrolAnswer; enrolment.LeaveRequest",
     "protocol/frames.py": "frames.Assembly; core_service.frame; attempt.message",
     "protocol/manifest.py": "manifest.from_json; manifest.unpack",
     "protocol/members.py": "members.open",
@@ -71,6 +74,13 @@ READERS: dict[str, str] = {
     "server/open_round.py": "open_round.kept",
     "server/registry.py": "registry.read",
     "server/round_folder.py": "run_directory.read_round, manifest; run_directory.read_round, bytes",
+    "server/federation_files.py": "federation_files.authority, issuing.pem; "
+    "federation_files.authority, issuing.key",
+    "server/issuer.py": "the root that this machine's own `umbel server init` has made",
+    "server/issuer_books.py": "certificates that this issuer has signed",
+    "server/issuer_signing.py": "certificates that this issuer has signed",
+    "server/issuer_store.py": "the issuer's own database; test_issuer_files.py",
+    "server/server_toml.py": "server_toml.read",
     "simulation/dev_federation.py": "dev_federation.prepare, ca.key; "
     "dev_federation.prepare, nodes/edge-0/tls.pem",
     "server/flower_control.py": "what Flower's client makes of its own SuperLink's answer",

@@ -9,9 +9,9 @@ from umbel import cli
 from umbel.clients import device_files, flower_launcher, flower_trainer
 from umbel.host import process_tree
 from umbel.server import flower_programs, initial, sessions
+from umbel.server.federation_files import place
 from umbel.server.run_config import KEYS
 from umbel.simulation import up_plan
-from umbel.simulation.dev_federation import place
 from umbel.tests import provoked
 from umbel.tests.test_docs import ROOT, rows
 

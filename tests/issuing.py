@@ -1,0 +1,145 @@
+"""A federation with an issuer for a test, and devices that hold keys: no network, no SuperLink."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from umbel.protocol.enrolment import About, EnrolRequest, RenewRequest, request_for
+from umbel.protocol.errors import StateError
+from umbel.server.federation_init import make
+from umbel.server.issuer import Issuer
+from umbel.server.server_toml import ServerSettings
+from umbel.server.token_terms import Terms
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from umbel.protocol.enrolment_token import Token
+
+NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+NAMES = ("fl.example.org", "192.0.2.7")
+
+
+def settings(**changed: object) -> ServerSettings:
+    values = {
+        "name": "wards",
+        "names": NAMES,
+        "gateway": "fl.example.org:8444",
+        "front": "fl.example.org:8443",
+        "superlink": "127.0.0.1:8000",
+        "listen_core": "[::]:8444",
+        "listen_front": "[::]:8443",
+    }
+    return ServerSettings(**(values | changed))  # type: ignore[arg-type]
+
+
+@dataclass
+class Clock:
+    """A clock that a test moves, either way."""
+
+    now: datetime = NOW
+
+    def __call__(self) -> datetime:
+        """Return the time."""
+        return self.now
+
+
+@dataclass
+class SuperLink:
+    """The registrar's side of a SuperLink: a key once, as Flower has it, or no answer."""
+
+    nodes: dict[int, bytes] = field(default_factory=dict)
+    ever: list[bytes] = field(default_factory=list)
+    away: bool = False
+
+    def register(self, public_key: bytes, name: str) -> int:
+        """Register a key that never was here."""
+        self._answer()
+        for node, key in self.nodes.items():
+            if key == public_key:
+                return node
+        assert public_key not in self.ever, f"{name}: Flower takes no key again"
+        self.ever.append(public_key)
+        self.nodes[(1 << 63) + len(self.ever)] = public_key
+        return (1 << 63) + len(self.ever)
+
+    def unregister(self, flower_node: int) -> None:
+        """Forget a node, but never its key."""
+        self._answer()
+        self.nodes.pop(flower_node, None)
+
+    def registered(self) -> dict[bytes, int]:
+        """Return who is here."""
+        self._answer()
+        return {key: node for node, key in self.nodes.items()}
+
+    def _answer(self) -> None:
+        if self.away:
+            raise StateError("SuperLink", "an answer", "none")
+
+
+@dataclass
+class Keys:
+    """A device's keys, made where they are used."""
+
+    tls: ec.EllipticCurvePrivateKey = field(
+        default_factory=lambda: ec.generate_private_key(ec.SECP256R1())
+    )
+    signing: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
+    flower: ec.EllipticCurvePrivateKey = field(
+        default_factory=lambda: ec.generate_private_key(ec.SECP384R1())
+    )
+
+    def enrol(self, token: Token, *, about: About | None = None, **changed: object) -> EnrolRequest:
+        """Ask for certificates, with fields that a test replaces."""
+        values = {
+            "federation": token.federation,
+            "secret": token.secret,
+            "tls": request_for(self.tls),
+            "signing": request_for(self.signing),
+            "flower": request_for(self.flower),
+            "about": about or said(NOW),
+        }
+        return EnrolRequest(**(values | changed))  # type: ignore[arg-type]
+
+    def renew(self, node: bytes, federation: str = "wards") -> RenewRequest:
+        """Ask for new leaves."""
+        tls, signing = request_for(self.tls), request_for(self.signing)
+        return RenewRequest(
+            federation=federation, id=node, tls=tls, signing=signing, about=said(NOW)
+        )
+
+
+def said(now: datetime) -> About:
+    return About(
+        umbel="0.6.0", flwr="1.42.0", python="3.11.9", system="Linux", machine="aarch64",
+        time=int(now.timestamp()),
+    )  # fmt: skip
+
+
+@dataclass
+class Stage:
+    """A federation's directory with its issuer, a clock and a SuperLink."""
+
+    folder: Path
+    clock: Clock = field(default_factory=Clock)
+    superlink: SuperLink = field(default_factory=SuperLink)
+
+    def __post_init__(self) -> None:
+        make(self.folder, settings(), self.clock.now)
+        self.issuer = self.again()
+
+    def again(self, life: timedelta | None = None) -> Issuer:
+        """A new issuer over the same files, as after a restart."""
+        return Issuer(self.folder, self.clock, self.superlink, life=life)
+
+    def token(self, name: str = "press-17", site: str = "", **terms: object) -> Token:
+        """Make a token of a day."""
+        values = {"name": name, "site": site or name, "seconds": 86400}
+        return self.issuer.token(Terms(**(values | terms)))  # type: ignore[arg-type]
