@@ -38,7 +38,6 @@ LIST_EVERY = timedelta(days=1)
 CA_WARNING = timedelta(days=60)
 _YOUNG = 0.1
 """Share of a leaf's life within which a renewal gives it again."""
-_DAY = timedelta(days=1)
 
 
 class Signing:
@@ -64,7 +63,7 @@ class Signing:
         keys: tuple[ec.EllipticCurvePublicKey, Ed25519PublicKey], now: datetime,
     ) -> books.Leaves:  # fmt: skip
         """Certify a node's two keys."""
-        signer, days = self.signer(now), self._life / _DAY
+        signer, days = self.signer(now), self._life / timedelta(days=1)
         tls = signer.issue_tls(keys[0], node, site, now, days)
         signing = signer.issue_signing(keys[1], node, site, now, days)
         chain = certificate_pem(tls, signer.certificate)
