@@ -46,7 +46,9 @@ Membership    federation_files.py is a federation's directory, federation_init.p
               issuer_signing.py, on issuer_books.py over the SQLite file of issuer_store.py. The
               SuperLink is told by flower_registration.py, which is a registrar.py.
 The front     front_cli.py is `umbel server front`: front.py lets devices reach the one API of the
-              SuperLink that they need, front_door.py has the port and its connections.
+              SuperLink that they need, front_door.py has the port and its connections,
+              front_body.py says how large and how slow a body may be, front_places.py who gives
+              way when there is no room.
 The doctor    doctor_cli.py is `umbel server doctor`, doctor.py its probes.
 Commands      cli.py is `umbel server`.
 """

@@ -11,8 +11,9 @@ shorter, and what is not `/v1/fleet/` and one plain segment has no meaning here.
 goes on is made anew: method, target, framing of the body, and those headers that Flower's Fleet API
 reads (`PASSED`), unchanged: who a node is says its signature in them, which the SuperLink checks.
 
-No body is held: it is cut off where it is too large, rests too long, or trickles. While the
-SuperLink is away the answer is 503, upon which a SuperNode tries again.
+No body is held: front_body.py says where it is cut off, front_places.py who gives way when there
+is no room for all. While the SuperLink is away the answer is 503, upon which a SuperNode tries
+again.
 
 An ASGI application: front_door.py has the connections. What enrols devices belongs in `_pages`.
 """
@@ -22,19 +23,22 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import httpx
 from starlette.responses import PlainTextResponse
 
+from .front_body import Body, Gone, Pace, Terms, Turned
+from .front_places import AT_ONCE, MOST, Places
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-    from starlette.types import Message, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from .core_log import Lines
+    from .front_places import Place
 
 FLEET = re.compile(rb"/v1/fleet/[a-z0-9]+(?:-[a-z0-9]+)*")
 PASSED = frozenset({
@@ -47,54 +51,17 @@ HOP = frozenset({
     b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"server",
 })  # fmt: skip
 """Headers of an answer that do not: they are about the one connection, or the SuperLink's make."""
-MIB = 1 << 20
-LARGEST = 64 * MIB
-"""Bytes of a body, either way. Flower cuts arrays into pieces of 5 MiB, a bundle has 10 MB."""
-AT_ONCE = 8
-"""So many of the largest bodies may be at the SuperLink at once, which reads each whole."""
 HEAD_BYTES, HEADERS = 16384, 64
 """Most bytes, and lines, of a request's head."""
-UPSTREAM = 100
-"""Requests at the SuperLink at once."""
-STALL_S = 30.0
-"""Seconds in which no byte of a body comes or goes; then it is given up."""
-RATE = 4096
-"""Bytes a second that a body must keep to, once it has lasted for longer than that."""
-CONNECT_S, ANSWER_S, SLOT_S, KEEP_S = 2.0, 30.0, 10.0, 3.0
-"""Seconds for a connection to the SuperLink, for its answer, for one of `UPSTREAM`; and how long a
-connection is kept for the next request: the SuperLink closes it after 5 s."""
+CONNECT_S, ANSWER_S, KEEP_S = 2.0, 30.0, 3.0
+"""Seconds for a connection to the SuperLink and for its answer; and how long a connection is kept
+for the next request: the SuperLink closes it after 5 s."""
 READY_S = 2.0
 """Seconds for the SuperLink's answer to `/readyz`."""
 READY_LOOK_S = 1.0
 _OK, _TRY_AGAIN = 200, 503
 _STAYS = frozenset({404, _TRY_AGAIN})
 """Refusals after which the connection is good for another request."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Terms:
-    """What a body may be."""
-
-    largest: int = LARGEST
-    stall: float = STALL_S
-    rate: float = RATE
-
-    @property
-    def bodies(self) -> int:
-        """Bytes of all bodies that are on their way."""
-        return AT_ONCE * self.largest
-
-
-class Turned(Exception):
-    """A request that does not go on: the answer, and the kind of the line about it."""
-
-    def __init__(self, status: int, line: str, kind: str) -> None:
-        super().__init__(line)
-        self.status, self.line, self.kind = status, line, kind
-
-
-class _Gone(Exception):
-    """Whoever asked is no longer there."""
 
 
 class Front:
@@ -117,14 +84,13 @@ class Front:
         self._transport = httpx.AsyncHTTPTransport(
             verify=trust,
             trust_env=False,
-            limits=httpx.Limits(max_connections=UPSTREAM, keepalive_expiry=KEEP_S),
+            limits=httpx.Limits(max_connections=MOST + 1, keepalive_expiry=KEEP_S),
         )
         self._pages: dict[bytes, Callable[[], Awaitable[PlainTextResponse]]] = {
             b"/healthz": self._health,
             b"/readyz": self._ready,
         }
-        self.held = 0
-        """Bytes of bodies that are on their way."""
+        self.places = Places(AT_ONCE * self.terms.largest, self.terms.lasts)
         self._away = False
         self._ask = asyncio.Lock()
         self._asked, self._is_ready = -READY_LOOK_S, False
@@ -135,8 +101,8 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        body = _Body(self, scope, receive)
-        with suppress(_Gone):
+        body = Body(self.terms, scope, receive)
+        with suppress(Gone):
             try:
                 await self._serve(scope, receive, send, body)
             except Turned as turned:
@@ -149,7 +115,7 @@ class Front:
                 answer = PlainTextResponse(turned.line + "\n", turned.status, headers)
                 await answer(scope, receive, send)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, body: _Body) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, body: Body) -> None:
         target, page = _checked(scope), None
         if scope["method"] in {"GET", "HEAD"}:
             page = self._pages.get(target)
@@ -160,41 +126,57 @@ class Front:
 
     # -- to the SuperLink and back ------------------------------------------------------------
 
-    async def _pass(self, target: bytes, scope: Scope, body: _Body, send: Send) -> None:
+    async def _pass(self, target: bytes, scope: Scope, body: Body, send: Send) -> None:
+        await body.begin()
+        began = False
         try:
-            response = await self._sent("POST", target, ANSWER_S, list(_passed(scope)), body)
-        except httpx.PoolTimeout as error:
-            raise Turned(503, "too many requests at once; try again", "busy") from error
+            async with self.places.one(_peer(scope)) as place:
+                response = await self._handed(target, scope, body, place)
+                try:
+                    place.answered()
+                    headers = self._headers(response)
+                    began = True
+                    await send({"type": "http.response.start", "status": response.status_code,
+                                "headers": headers})  # fmt: skip
+                    await self._answer(response, scope, send)
+                finally:
+                    await response.aclose()
+        except Turned as turned:
+            if not began:
+                raise
+            self._lines.say("broken", f"an answer to {_peer(scope)} broken off: {turned}")
+
+    async def _handed(
+        self, target: bytes, scope: Scope, body: Body, place: Place
+    ) -> httpx.Response:
+        try:
+            pieces = body.pieces(place)
+            response = await self._sent("POST", target, ANSWER_S, list(_passed(scope)), pieces)
         except httpx.TransportError as error:
             self._note_away(error)
             raise Turned(503, "the SuperLink is away; try again", "turned") from error
-        finally:
-            self.held -= body.held
-        try:
-            self._note_back()
-            await self._answer(response, scope, send)
-        finally:
-            await response.aclose()
+        self._note_back()
+        return response
 
     async def _sent(
         self, method: str, target: bytes, patience: float, headers: list[tuple[bytes, bytes]],
-        body: _Body | None = None,
+        body: AsyncIterator[bytes] | None = None,
     ) -> httpx.Response:  # fmt: skip
-        times = {"connect": CONNECT_S, "read": patience, "write": patience, "pool": SLOT_S}
+        times = {"connect": CONNECT_S, "read": patience, "write": patience, "pool": patience}
         request = httpx.Request(
             method, self._url.copy_with(raw_path=target), headers=headers, content=body,
             extensions={"timeout": times},
         )  # fmt: skip
         return await self._transport.handle_async_request(request)
 
-    async def _answer(self, response: httpx.Response, scope: Scope, send: Send) -> None:
-        """Hand the SuperLink's answer on; one that breaks off ends the connection."""
-        headers = _returned(response)
+    def _headers(self, response: httpx.Response) -> list[tuple[bytes, bytes]]:
         if int(response.headers.get("content-length", 0)) > self.terms.largest:
             raise Turned(500, f"an answer above {self.terms.largest} bytes", "large")
-        await send({"type": "http.response.start", "status": response.status_code,
-                    "headers": headers})  # fmt: skip
-        pace, sent = _Pace(self.terms), 0
+        return _returned(response)
+
+    async def _answer(self, response: httpx.Response, scope: Scope, send: Send) -> None:
+        """Hand the SuperLink's answer on; one that breaks off ends the connection."""
+        pace, sent = Pace(self.terms), 0
         try:
             async for piece in response.aiter_raw():
                 sent += len(piece)
@@ -249,74 +231,6 @@ class Front:
             return False
         self._note_back()
         return response.status_code == _OK
-
-
-class _Body:
-    """A request's body on its way: pieces as they come, counted and timed."""
-
-    def __init__(self, front: Front, scope: Scope, receive: Receive) -> None:
-        self._front, self._receive, self._pace = front, receive, _Pace(front.terms)
-        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
-        self._length = int(lengths[0]) if lengths else 0
-        chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
-        self.whole = not self._length and not chunked
-        """Whether nothing of it is still to come."""
-        self._count = 0
-        self.held = 0
-        """Bytes of it that went on."""
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield its pieces."""
-        while not self.whole:
-            piece = await self._next()
-            self.held += len(piece)
-            self._front.held += len(piece)
-            if self._front.held > self._front.terms.bodies:
-                raise Turned(503, "too many large requests at once; try again", "busy")
-            if piece:
-                yield piece
-
-    async def skip(self) -> None:
-        """Take the rest of it from whoever sends it, so that he hears why it went nowhere."""
-        with suppress(Turned):
-            while not self.whole:
-                await self._next()
-
-    async def _next(self) -> bytes:
-        most = self._front.terms.largest
-        if max(self._length, self._count) > most:
-            raise Turned(413, f"a body above {most} bytes", "large")
-        try:
-            async with asyncio.timeout_at(self._pace.until()):
-                message: Message = await self._receive()
-        except TimeoutError as error:
-            raise Turned(408, "its body comes too slowly", "slow") from error
-        if message["type"] == "http.disconnect":
-            raise _Gone
-        piece: bytes = message.get("body", b"")
-        self._pace.moved(len(piece))
-        self._count += len(piece)
-        if self._count > most:
-            raise Turned(413, f"a body above {most} bytes", "large")
-        self.whole = not message.get("more_body", False)
-        return piece
-
-
-class _Pace:
-    """Until when the next bytes of a body must have moved."""
-
-    def __init__(self, terms: Terms) -> None:
-        self._terms, self._clock = terms, asyncio.get_running_loop().time
-        self._began = self._last = self._clock()
-        self._bytes = 0
-
-    def moved(self, count: int) -> None:
-        self._bytes += count
-        self._last = self._clock()
-
-    def until(self) -> float:
-        lasting = self._began + self._bytes / self._terms.rate
-        return min(self._last, lasting) + self._terms.stall
 
 
 def _checked(scope: Scope) -> bytes:

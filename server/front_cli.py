@@ -19,8 +19,10 @@ import typer
 
 from . import service
 from .core_log import Lines, console
-from .front import LARGEST, MIB, UPSTREAM, Front, Terms
+from .front import Front
+from .front_body import LARGEST, MIB, Terms
 from .front_door import Certificate, Doors, listening
+from .front_places import MOST
 from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def front(
     lines = Lines(_print, time.monotonic)
     certificate = Certificate(federation / "front.pem", federation / "front.key", lines)
     trust = _trust(federation / "ca.pem")
-    service.raise_file_limit(connections + UPSTREAM)
+    service.raise_file_limit(connections + MOST)
     with listening(host, port) as listener:
         terms = Terms(largest=largest * MIB)
         asyncio.run(_serve(superlink, trust, lines, terms, certificate, listener, connections))

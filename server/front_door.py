@@ -2,8 +2,9 @@
 
 HTTP/1.1 by uvicorn and h11, whose strict reading refuses what two readers could take differently.
 What they leave open ends here: a handshake, a request's head or an answer that nobody takes may
-not last for ever, there is a number of connections, and one too many is reset at once, which a
-SuperNode takes for a reason to try again.
+not last for ever, and there is a number of connections. For one too many, the address that has
+most of them loses one; who has as many himself is reset at once, which a SuperNode takes for a
+reason to try again.
 
 The certificate is read again when its files change; connections that are open keep the old one.
 Told to stop, the front lets the requests that it has end, and takes no more.
@@ -16,6 +17,7 @@ import logging
 import socket
 import ssl
 import struct
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from . import front, service
+from .front_places import network
 from ..protocol.errors import StateError
 from ..protocol.verification import UNREADABLE
 
@@ -131,6 +134,11 @@ class Door(H11Protocol):
         """Leave it to `look`."""
 
     @property
+    def host(self) -> str:
+        """The address that it came from."""
+        return str(self.client[0]) if self.client else ""
+
+    @property
     def busy(self) -> bool:
         """Whether a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
@@ -162,7 +170,7 @@ class Doors:
         )  # fmt: skip
         self._config.load()
         self._state = ServerState()
-        self._shaking: set[asyncio.Task[Any] | None] = set()
+        self._shaking: dict[asyncio.Task[Any] | None, str] = {}
         self._full = False
 
     @property
@@ -193,30 +201,49 @@ class Doors:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                sock, _ = await loop.sock_accept(self._listener)
+                sock, peer = await loop.sock_accept(self._listener)
             except OSError as error:
                 self._lines.say("connections", f"no further connection: {error.strerror}")
                 await asyncio.sleep(FULL_S)
                 continue
             taken = self.open
             full = taken >= self._most
-            if full:
+            if full and not self._gives_way(str(peer[0])):
                 _reset(sock)
             else:
                 task = loop.create_task(self._shake(sock))
-                self._shaking.add(task)  # until it has a door, or will have none
-                task.add_done_callback(self._shaking.discard)
+                self._shaking[task] = str(peer[0])  # until it has a door, or will have none
+                task.add_done_callback(lambda task: self._shaking.pop(task, None))
             if full is not self._full:
                 self._full = full
                 what = "more are reset at once" if full else "there is room again"
                 self._lines.say("connections", f"connections {taken} of {self._most}: {what}")
+
+    def _gives_way(self, host: str) -> bool:
+        """End a connection of the address that has most, if that is more than this one will have.
+
+        One without a request goes first, and of those the one that has waited longest.
+        """
+        doors = [d for d in self._state.connections if isinstance(d, Door)]
+        open_doors = [door for door in doors if not door.transport.is_closing()]
+        share = Counter(network(door.host) for door in open_doors)
+        share.update(network(other) for other in self._shaking.values())
+        most, has = share.most_common(1)[0] if share else ("", 0)
+        if has <= share[network(host)] + 1:
+            return False
+        own = [door for door in open_doors if network(door.host) == most]
+        if own:
+            min(own, key=lambda door: (door.busy, door.waiting_since)).transport.abort()
+            return True
+        task = next((task for task, other in self._shaking.items() if network(other) == most), None)
+        return task is not None and task.cancel()
 
     async def _shake(self, sock: socket.socket) -> None:
         """Lead a connection through its handshake, to its door."""
         loop, peer, task = asyncio.get_running_loop(), "somebody", asyncio.current_task()
 
         def made() -> None:
-            self._shaking.discard(task)
+            self._shaking.pop(task, None)
 
         try:
             peer = str(sock.getpeername()[0])

@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from umbel.protocol.certificates import Authority
 from umbel.server.core_log import Lines
-from umbel.server.front import Front, Terms
+from umbel.server.front import Front
+from umbel.server.front_body import Terms
 from umbel.server.front_door import Certificate, Doors, listening
 from umbel.tests.wire_federation import key_pem, pem
 
@@ -130,6 +131,8 @@ class Stage:
         front = Front(f"127.0.0.1:{self.behind}", self.trust, lines, self._terms)
         listener = listening("127.0.0.1", 0)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._sndbuf)
+        # Else the system lets it grow to tens of MB, as that of one that reads quickly.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self.port = int(listener.getsockname()[1])
         certificate = Certificate(self.folder / "front.pem", self.folder / "front.key", lines)
         self.doors = Doors(front, certificate, listener, self._most, lines)
@@ -179,17 +182,18 @@ class Stage:
 
     # -- clients ------------------------------------------------------------------------------
 
-    def connect(self, rcvbuf: int = 1 << 20) -> ssl.SSLSocket:
+    def connect(self, rcvbuf: int = 1 << 20, source: str = "127.0.0.1") -> ssl.SSLSocket:
         """Return a connection with the front, through its handshake."""
         plain = socket.socket()
+        plain.bind((source, 0))
         plain.settimeout(10)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
         try:
             plain.connect(("127.0.0.1", self.port))
+            return self.trust.wrap_socket(plain, server_hostname="localhost")
         except OSError:
             plain.close()
             raise
-        return self.trust.wrap_socket(plain, server_hostname="localhost")
 
     def ask(self, raw: bytes) -> bytes:
         """Send bytes, and return everything that comes back until the front closes."""

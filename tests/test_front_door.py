@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 
 from umbel.server import front_door
-from umbel.server.front import Terms
+from umbel.server.front_body import SMALL, Terms
 from umbel.tests.front_stage import PULL, answer, post, response, rest, staged, status
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def test_a_connection_that_vanishes_in_its_request_leaves_nothing(tmp_path: Path
             stage.until(lambda: stage.doors.open == 0, "its end")
         stage.do(stage.superlink.answers.set)
         assert stage.status(post()) == 200
-        assert stage.front.held == 0
+        assert stage.front.places.held == 0
         assert stage.log == []
 
 
@@ -187,7 +187,8 @@ def test_a_new_certificate_is_shown_to_new_connections(
 def test_told_to_stop_it_lets_requests_end_and_takes_no_more(tmp_path: Path) -> None:
     with staged(tmp_path / "f") as stage, stage.connect() as busy, stage.connect() as idle:
         stage.do(stage.superlink.answers.clear)
-        busy.sendall(post(PULL, b"abc", "Content-Length: 6"))
+        begun = bytes(SMALL) + b"abc"  # more than is read before it goes on
+        busy.sendall(post(PULL, begun, f"Content-Length: {len(begun) + 3}"))
         stage.until(lambda: stage.superlink.seen, "the request")
         stage.stop()
         assert rest(idle) == b""
@@ -196,7 +197,7 @@ def test_told_to_stop_it_lets_requests_end_and_takes_no_more(tmp_path: Path) -> 
         busy.sendall(b"def")
         threading.Timer(0.1, lambda: stage.do(stage.superlink.answers.set)).start()
         assert status(rest(busy)) == 200
-        assert [seen.body for seen in stage.superlink.seen] == [b"abcdef"]
+        assert [seen.body for seen in stage.superlink.seen] == [begun + b"def"]
         assert stage.log == ["1 requests are let end"]
 
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from umbel.server.front import AT_ONCE, HEADERS, Terms
+from umbel.server.front import HEADERS
+from umbel.server.front_body import Terms
+from umbel.server.front_places import AT_ONCE
 from umbel.tests.front_stage import PULL, Stage, answer, post, response, rest, staged, status
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def test_a_body_that_grows_too_large_is_cut_off(small: Stage) -> None:
         assert status(raw) == 413
         assert raw.endswith(b"a body above 10000 bytes\n")
     small.until(lambda: all(seen.cut for seen in small.superlink.seen), "the cut")
-    assert small.front.held == 0
+    assert small.front.places.held == 0
 
 
 def test_an_answer_that_is_too_large_is_not_handed_on(small: Stage) -> None:
@@ -88,7 +90,7 @@ def test_a_body_that_rests_or_trickles_is_given_up(small: Stage) -> None:
             except TimeoutError:
                 pass
         assert status(found) == 408
-    assert small.front.held == 0
+    assert small.front.places.held == 0
 
 
 def test_so_many_large_bodies_at_once(small: Stage) -> None:
@@ -96,10 +98,10 @@ def test_so_many_large_bodies_at_once(small: Stage) -> None:
     lines = [small.connect() for _ in range(AT_ONCE + 1)]
     for number, line in enumerate(lines, 1):
         line.sendall(post(PULL, bytes(10_000)))
-        small.until(lambda n=number: small.front.held == min(n, AT_ONCE) * 10_000, "them")  # type: ignore[misc]
+        small.until(lambda n=number: small.front.places.held == min(n, AT_ONCE) * 10_000, "them")  # type: ignore[misc]
     assert status(response(lines[-1])) == 503
     small.do(small.superlink.answers.set)
     assert [status(response(line)) for line in lines[:-1]] == [200] * AT_ONCE
     for line in lines:
         line.close()
-    small.until(lambda: small.front.held == 0, "nothing on its way")
+    small.until(lambda: small.front.places.held == 0, "nothing on its way")
