@@ -40,6 +40,8 @@ PARTS = {
     "client": Part("clients.cli", "Let this device take part in a federation."),
     "runs": Part("simulation.resume_cli", "List, show, check, export, resume the runs kept here."),
     "new": Part("simulation.new", "Start an app from a template; needs no network."),
+    "keygen": Part("simulation.keygen", "Make a publisher's key, which signs apps."),
+    "sign": Part("simulation.sign_cli", "Sign an app, so that devices that trust the key run it."),
     "bench": Part("benchmarks.cli", "Measure this machine, the peer and the limit."),
 }
 

@@ -7,9 +7,11 @@ The session  session.py decides, one attempt after another; update.py makes the 
 The line     grpc_session.py carries out what the session decides: grpc_line.py keeps the stream
              up, grpc_transfer.py sends vectors and fetches models, lease.py stops what trains for
              a server that is gone.
-Over Flower  flower_launcher.py checks a bundle before a line of it runs; flower_client_app.py
-             answers an invitation by a session, flower_trainer.py calls a wrapped app's
-             functions, flower_node.py frees a killed node's key.
+Over Flower  flower_launcher.py checks a bundle before a line of it runs;
+             flower_client_app.py answers an invitation by a session, flower_trainer.py calls a
+             wrapped app's functions, flower_node.py frees a killed node's key.
+Bundles      apps.py says which may run and keeps those that wait for the owner, bundle.py reads
+             them; apps_cli.py is `umbel client apps`, app_view.py what it shows.
 User code    child.py runs it in one process, worker.py, over pipe.py. trainers.py chooses
              between a child and a group: torch_ddp_worker.py is the group's processes,
              torch_ddp.py their training.

@@ -9,6 +9,7 @@ from ..host.lazy_group import LazyGroup, Part
 
 class _Client(LazyGroup):
     parts: dict[str, Part] = {  # noqa: RUF012 - a table
+        "apps": Part("clients.apps_cli", "See which app bundles may run here, approve or reject."),
         "pause": Part("clients.pause_cli", "Take no part for a while."),
         "resume": Part("clients.resume_cli", "Take part again."),
         "doctor": Part("clients.doctor_cli", "Say what keeps this device from taking part."),

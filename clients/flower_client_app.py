@@ -20,15 +20,17 @@ import os
 import re
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
+from .apps import Apps
 from .child import Child, InProcess, boundary
 from .device_files import device_files, host, no_core_dumps, own_policy
-from .flower_launcher import APP, SESSION
+from .flower_launcher import APP, INVITE, RULE, SESSION
 from .flower_node import remember
 from .flower_trainer import CONTEXT, FlowerTrainer, context_facts
 from .grpc_session import LONGEST_S, GatewaySession, Invitation, Outcome
@@ -61,8 +63,6 @@ if TYPE_CHECKING:
     from .trainers import ClosingTrainer
     from ..strategies.metrics import Count, Sum
 
-INVITE = "umbel.invite"
-"""Record of a train message: run, gateway, ca-sha256, ticket, lease."""
 GPUS = "umbel-gpus"
 """Key of the node's own configuration: processes that train together, with the torch task."""
 LONGEST = 4096
@@ -151,6 +151,7 @@ class SessionApp(ClientApp):
         files.settle_clock(_log)
         _check_invitation(invited, files)
         app = _app(files)
+        files = replace(files, policy=files.policy.admitting(app))
         if files.flower_key.exists():
             remember(files.flower_key, context.node_id)
         for remark in files.policy.remarks():
@@ -286,11 +287,14 @@ def _app(files: DeviceFiles) -> bytes:
             "app: unknown; Umbel's flwr-clientapp is not first on this SuperNode's PATH",
             "trust.apps",
         )
-    app = bytes.fromhex(digest)
-    if files.policy.apps is not None and app not in files.policy.apps:
-        detail = f"bundle {digest} is not in trust.apps"
+    try:
+        holds = Apps(files.directory).still(files.policy, digest, os.environ.get(RULE, ""))
+    except StateError as error:
+        raise Refused(pb.REASON_APP_NOT_ALLOWED, str(error), "trust.apps") from error
+    if not holds:
+        detail = f"bundle {digest} may not run by this device's policy"
         raise Refused(pb.REASON_APP_NOT_ALLOWED, detail, "trust.apps")
-    return app
+    return bytes.fromhex(digest)
 
 
 # ---- answers -------------------------------------------------------------------------------

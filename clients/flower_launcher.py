@@ -8,8 +8,8 @@ SuperExec starts `flwr-clientapp` by its bare name, so ours is put first on the 
     $FLWR_HOME         an empty directory of the task's own, removed at its end: Flower uses a
                        folder of the right name unread, and names it by 8 digits of the hash
     dependencies       none is installed at run time, whatever the SuperNode was told
-    before installing  SHA-256 of the bundle's bytes, computed here, is in `trust.apps`; the app is
-                       told it as `UMBEL_APP_SHA256`
+    before installing  the bundle may run here (apps.py); the app is told its SHA-256, computed
+                       here, as `UMBEL_APP_SHA256`, and by which rule as `UMBEL_APP_RULE`
     after loading      secure aggregation required: the app is of `client_app` or `secure`
     replying           secure aggregation required: no array, no metric, no text of an exception
 
@@ -32,19 +32,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .apps import OPEN, Apps
 from .device_files import DeviceFiles, device_files, limit_memory, no_core_dumps
 from .policy import Policy
 from ..protocol import messages_pb2 as pb
-from ..protocol.errors import Refused, SettingsError, UmbelError
+from ..protocol.errors import Refused, SettingsError, StateError, UmbelError, reason_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COMMAND = "flwr-clientapp"
 FLOWER = "1.42."
-APP = "UMBEL_APP_SHA256"
-SESSION = "umbel.session"
-"""The one record of an answer: rounds, bytes-up, bytes-down, code."""
+APP, RULE = "UMBEL_APP_SHA256", "UMBEL_APP_RULE"
+INVITE, SESSION = "umbel.invite", "umbel.session"
+"""Record of a train message: run, gateway, ca-sha256, ticket, lease. And the one record of its
+answer: rounds, bytes-up, bytes-down, code."""
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -65,7 +67,8 @@ def main() -> int:
         files = device_files()
         if files is not None and files.memory is not None:
             limit_memory(files.memory)
-        os.environ.pop(APP, None)
+        for name in (APP, RULE):
+            os.environ.pop(name, None)
         with _own_home(files.directory / "tasks" if files else Path(tempfile.gettempdir())):
             return _run(files)
     except UmbelError as error:
@@ -101,7 +104,8 @@ def _run(files: DeviceFiles | None) -> int:
     if INSTALL in sys.argv:  # no pin covers what it would fetch
         sys.argv.remove(INSTALL)
         print(f"{COMMAND}: {INSTALL} is ignored on this device", file=sys.stderr, flush=True)
-    Guard(files.policy if files else Policy()).stand(flower)
+    guard = Guard(files.policy, Apps(files.directory)) if files else Guard(Policy(), None)
+    guard.stand(flower)
     flwr_clientapp()
     return 0
 
@@ -109,22 +113,31 @@ def _run(files: DeviceFiles | None) -> int:
 class Guard:
     """What is asked before a bundle is installed, after it is loaded, and before a reply leaves."""
 
-    def __init__(self, policy: Policy) -> None:
-        """Take the device's own policy."""
-        self._policy = policy
+    def __init__(self, policy: Policy, apps: Apps | None) -> None:
+        """Take the device's own policy, and its bundles; None where there is no device."""
+        self._policy, self._apps = policy, apps
+        self._message: Any = None
+        self._refused: Refused | None = None
 
     def stand(self, flower: Any) -> None:
         """Put this guard in the way of Flower's `run_clientapp` module."""
         install, load, log = flower.install_from_fab, flower.get_load_client_app_fn, flower.log
 
         def checked_install(content: bytes, *args: Any, **kwargs: Any) -> Path:
-            self.admit(content)
+            with self._noted():
+                self.admit(content)
             path: Path = install(content, *args, **kwargs)
             return path
 
         def checked_load(*args: Any, **kwargs: Any) -> Any:
             loaded = load(*args, **kwargs)
-            return lambda *names: self.loaded(loaded(*names))
+
+            def checked(*names: Any) -> Any:
+                found = loaded(*names)
+                with self._noted():
+                    return self.loaded(found)
+
+            return checked
 
         def brief(level: int, message: str, *args: Any, exc_info: Any = None) -> None:
             if isinstance(exc_info, UmbelError):
@@ -137,18 +150,17 @@ class Guard:
         flower.log = brief
         if self._policy.required:
             self._silence(flower)
+        self._answer(flower)
 
     def admit(self, content: bytes) -> None:
-        """Refuse a bundle that the policy does not list, and tell the app its own digest.
+        """Refuse a bundle that may not run here, and tell the app its own digest.
 
         Raises:
             Refused: `app not allowed`.
+            StateError: What this device keeps of bundles cannot be trusted.
         """
-        digest = sha256(content).digest()
-        if self._policy.apps is not None and digest not in self._policy.apps:
-            detail = f"bundle {digest.hex()} is not in trust.apps; nothing of it was installed"
-            raise Refused(pb.REASON_APP_NOT_ALLOWED, detail, "trust.apps")
-        os.environ[APP] = digest.hex()
+        rule = OPEN if self._apps is None else self._apps.admit(self._policy, content)
+        os.environ[APP], os.environ[RULE] = sha256(content).hexdigest(), rule
 
     def loaded(self, app: Any) -> Any:
         """Return the app; where secure aggregation is required it must be one of ours.
@@ -165,6 +177,40 @@ class Guard:
             )
             raise Refused(pb.REASON_PLAIN_REFUSED, detail, "secure.required")
         return app
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Keep a refusal: its code is the answer."""
+        try:
+            yield
+        except Refused as error:
+            self._refused = error
+            raise
+        except StateError as error:  # what is kept of bundles cannot be trusted: none may run
+            self._refused = Refused(pb.REASON_APP_NOT_ALLOWED, str(error), "trust.apps")
+            raise self._refused from error
+
+    def _answer(self, flower: Any) -> None:
+        """Let a refusal of this guard reach the server as its code, and no more of it."""
+        pull, push, output = flower.pull_task_input, flower.push_message, flower.push_task_output
+
+        def kept_pull(*args: Any) -> Any:
+            found = pull(*args)
+            self._message = found[0]
+            return found
+
+        def coded_push(client: Any, message: Any, context: Any) -> None:
+            if self._refused is not None:
+                message = refusing(self._message, message, self._refused.reason)
+            push(client, message, context)
+
+        def coded_output(client: Any, context: Any, sub_status: str, details: str) -> None:
+            details = details if self._refused is None else ""
+            output(client=client, context=context, sub_status=sub_status, details=details)
+
+        flower.pull_task_input = kept_pull
+        flower.push_message = coded_push
+        flower.push_task_output = coded_output
 
     def _silence(self, flower: Any) -> None:
         """Let no reason, array or metric out, whatever made them."""
@@ -204,6 +250,23 @@ def silenced(message: Any, error: Any) -> Any:
         return message
     made: Any = Message  # of its signatures only the private one copies a reply's metadata
     return made(error(code=code, reason=""), metadata=message.metadata)
+
+
+def refusing(asked: Any, reply: Any, reason: pb.Reason) -> Any:
+    """Return the answer of a task that this guard refused: to an invitation a code, else an error.
+
+    The error that Flower has made of it, `reply`, has the exception's text.
+    """
+    from flwr.app import ConfigRecord, Error, Message, RecordDict  # noqa: PLC0415 - as below
+    from flwr.common.constant import ErrorCode  # noqa: PLC0415
+
+    if asked.has_content() and INVITE in asked.content:
+        nothing = {"rounds": 0, "bytes-up": 0, "bytes-down": 0}
+        record = ConfigRecord({**nothing, "code": int(reason)})
+        return Message(RecordDict({SESSION: record}), reply_to=asked)
+    made: Any = Message
+    error = Error(ErrorCode.MOD_FAILED_PRECONDITION, reason_text(reason))
+    return made(error, metadata=reply.metadata)
 
 
 @contextmanager

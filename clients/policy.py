@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,8 @@ _KEYS: dict[str, Key] = {
     "trust.ca": text("/.+", "the absolute path of the pinned root"),
     "trust.gateways": texts(r"\S+", "DNS or IP names"),
     "trust.apps": digests(),
+    "trust.publishers": digests("Ed25519 public keys"),
+    "trust.approve": flag(),
     "trust.min_protocol": integer(1),
     "secure.required": flag(),
     "secure.schemes": texts("A", 'schemes; there is "A"'),
@@ -69,7 +71,9 @@ _TABLES = tuple(dict.fromkeys(key.split(".")[0] for key in _KEYS))
 
 
 _MAY_BE_ABSENT = frozenset(
-    {"federation", "ca", "gateways", "apps", "max_corrupt_members", "l2_clip"}
+    {
+        *("federation", "ca", "gateways", "apps", "publishers", "max_corrupt_members", "l2_clip"),
+    }
 )
 
 
@@ -81,6 +85,8 @@ class Policy:
     ca: str | None = None
     gateways: tuple[str, ...] | None = None
     apps: tuple[bytes, ...] | None = None
+    publishers: tuple[bytes, ...] | None = None
+    approve: bool = False
     min_protocol: int = 1
     required: bool = True
     schemes: tuple[str, ...] = ("A",)
@@ -151,11 +157,20 @@ class Policy:
     def remarks(self) -> tuple[str, ...]:
         """Return what this policy leaves open, for the device's console."""
         open_points = (
-            (self.apps is None, "app: not pinned"),
+            (not self.pinned, "app: not pinned"),
             (self.max_corrupt_members is None, "corrupt members of the federation: not bounded"),
             (not self.required, "secure aggregation: not required"),
         )
         return tuple(text for holds, text in open_points if holds)
+
+    @property
+    def pinned(self) -> bool:
+        """Whether a bundle needs a word of this policy, or of the owner, to run."""
+        return self.apps is not None or self.publishers is not None or self.approve
+
+    def admitting(self, app: bytes) -> Policy:
+        """Return the policy of a process into which the launcher has let this one bundle."""
+        return replace(self, apps=(app,)) if self.pinned else self
 
     def tolerated(self, n: int) -> int:
         """Return the device's own A(n): corrupt members that a roster of n must bear."""
@@ -191,7 +206,7 @@ class Policy:
         if protocol < self.min_protocol:
             detail = f"version {protocol}, this device speaks {self.min_protocol} and later"
             raise Refused(pb.REASON_PROTOCOL_TOO_OLD, detail, "trust.min_protocol")
-        if self.apps is not None and app not in self.apps:
+        if self.pinned and app not in (self.apps or ()):
             detail = f"bundle {app.hex()} is not in trust.apps"
             raise Refused(pb.REASON_APP_NOT_ALLOWED, detail, "trust.apps")
         self._check_scheme(scheme)

@@ -101,13 +101,13 @@ def texts(pattern: str, expected: str) -> Key:
     return Key(f"a list of {expected}", read)
 
 
-def digests() -> Key:
-    """A list of SHA-256 digests in hex."""
+def digests(expected: str = "SHA-256 digests") -> Key:
+    """A list of 32 bytes each, in hex."""
 
     def read(value: object) -> tuple[bytes, ...]:
         return tuple(bytes.fromhex(_matching(item, "[0-9a-f]{64}")) for item in _items(value))
 
-    return Key("a list of SHA-256 digests, 64 lower-case hex digits each", read)
+    return Key(f"a list of {expected}, 64 lower-case hex digits each", read)
 
 
 def read_owned(path: Path) -> str:

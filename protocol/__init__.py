@@ -19,7 +19,7 @@ Who is who         certificates.py issues, verification.py judges; members.py li
                    removed, tickets.py admits to a run, fields.py is the byte form of both.
                    enrolment_token.py is how a device comes to know its federation, enrolment.py
                    how it gets certificates, in the strict JSON of forms.py.
-                   journal.py is what a node must not forget.
+                   journal.py is what a node must not forget, bundles.py who stands for an app.
 Errors             errors.py: each branch says whose move is next; documents.py reads JSON and
                    TOML of others with one error for whatever is wrong.
 """

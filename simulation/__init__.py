@@ -11,5 +11,6 @@ As processes         up_cli.py is `umbel up`, up_plan.py what it will do, flower
                      ledger while it grows. flower_keeper.py keeps it running after `--keep`, its
                      runs by flower_kept.py; down_cli.py is `umbel down`, resume_cli.py
                      `umbel runs resume`, stopping.py how a command ends.
-An app of one's own  new.py is `umbel new`, with templates/.
+An app of one's own  new.py is `umbel new`, with templates/; keygen.py makes the key with which
+                     sign_cli.py signs it.
 """

@@ -9,26 +9,32 @@ from __future__ import annotations
 import json
 import os
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from umbel.clients import pipe
+from umbel.clients.apps import Apps, parse
+from umbel.clients.bundle import Bundle
 from umbel.clients.child import _numbers, _refusal, _result
 from umbel.clients.flower_client_app import _read
 from umbel.clients.flower_launcher import APP, Guard
 from umbel.clients.policy import Policy
 from umbel.clients.update import Update
+from umbel.protocol.bundles import SIGNATURES, sign, signers
 from umbel.protocol.entropy import os_entropy
-from umbel.protocol.errors import Malformed, PeerError, Refused, SettingsError
+from umbel.protocol.errors import Malformed, PeerError, Refused, SettingsError, StateError
 from umbel.server.evaluator_process import heard
 from umbel.server.flower_invitations import _said
 from umbel.strategies.numpy_models import MLP
 from umbel.strategies.task import Site, Task
 from umbel.strategies.trainer import TaskTrainer
 from umbel.tests.actors import agreed
+from umbel.tests.fabs import PROJECT, fab, packed
 from umbel.tests.fuzz_protocol import ARRAYS
 from umbel.tests.fuzzing import LINE, Parser
 from umbel.tests.gateway import Numbers
@@ -186,18 +192,48 @@ def _replied(data: bytes) -> str:
 
 # ---- the bundle ----------------------------------------------------------------------------
 
+NOWHERE = Path("/nonexistent")
 BUNDLE = b"PK\x05\x06" + bytes(18)
 
 
 def _admitted(data: bytes) -> str:
     before = os.environ.pop(APP, None)
     try:
-        Guard(Policy(apps=(sha256(BUNDLE).digest(),))).admit(data)
+        Guard(Policy(apps=(sha256(BUNDLE).digest(),)), Apps(NOWHERE)).admit(data)
         return os.environ[APP]
     finally:
         os.environ.pop(APP, None)
         if before is not None:
             os.environ[APP] = before
+
+
+DIGESTS = {"a.py": bytes(32), "b/c.py": bytes(range(32))}
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
+TOML = 400
+
+
+def _bundled(data: bytes) -> tuple[Any, ...]:
+    found = Bundle.read(data, 4 << 20)
+    return found.app, found.version, found.digests, sorted(found.signers())
+
+
+def _bundles() -> list[bytes]:
+    plain = Bundle.read(fab(code__py=b"app = 1\n" * 50))
+    whole = {**plain.files, SIGNATURES: sign(plain.digests, KEY, None)}
+    return [fab(), fab(a__py=b"1", b__py=bytes(9000)), packed(whole)]
+
+
+def _index(data: bytes) -> Any:
+    try:
+        return parse(data.decode("utf-8", "replace"))
+    except ValueError as error:
+        raise StateError("index.json", "an index of bundles", error) from error
+
+
+def _indices() -> list[bytes]:
+    row = {"state": "approved", "app": "me/tiny", "release": "1.0.0", "at": 1_800_000_000}
+    rows = {"0f" * 32: row, "00" * 32: row | {"state": "waiting"}}
+    return [json.dumps({"version": 1, "apps": rows}).encode()]
 
 
 CLIENTS = (
@@ -243,6 +279,23 @@ CLIENTS = (
     Parser(
         name="flower_invitations._said", form="cells", errors=(), parse=_replied,
         make=lambda: [json.dumps(REPLY).encode()],
+    ),
+    Parser(
+        name="bundle.read", errors=(Malformed,), parse=_bundled, make=_bundles,
+        spare=24 << 20,  # a compressed entry may hold as much as `_bundled` allows
+    ),
+    Parser(
+        name="bundle.read, pyproject", form="toml", growth=TOML, errors=(Malformed,),
+        parse=_bundled, make=lambda: [PROJECT.format(version="1.0").encode()],
+        seal=lambda text: packed({"pyproject.toml": text}), spare=24 << 20,
+    ),
+    Parser(
+        name="bundles.signers", form="json", errors=(Malformed,),
+        parse=lambda data: sorted(signers(DIGESTS, data)),
+        make=lambda: [sign(DIGESTS, KEY, None)],
+    ),
+    Parser(
+        name="apps.parse", form="json", errors=(StateError,), parse=_index, make=_indices,
     ),
     Parser(
         name="flower_launcher.Guard.admit", errors=(Refused,), make=lambda: [BUNDLE],

@@ -29,6 +29,7 @@ CALLS = (
 """Functions that make something of bytes."""
 
 READERS: dict[str, str] = {
+    "protocol/bundles.py": "bundles.signers",
     "protocol/documents.py": "every parser of JSON and TOML below; test_documents.py",
     "protocol/enrolment_token.py": "enrolment_token.parse",
     "protocol/forms.py": "enrolment.EnrolRequest; enrolment.EnrolAnswer; enrolment.LeaveRequest",
@@ -42,6 +43,8 @@ READERS: dict[str, str] = {
     "wire.parse_down; wire.parse_fetch",
     "strategies/app.py": "app.read_tables, run_config.tables",
     "strategies/object_tree.py": "object_tree; object_tree, bodies",
+    "clients/apps.py": "apps.parse",
+    "clients/bundle.py": "bundle.read; bundle.read, pyproject",
     "clients/clock.py": "clock.issued",
     "clients/device_files.py": "device_files.read; device_files.tls, certificate; "
     "device_files.tls, key; device_files.identity, certificate; device_files.identity, key",
@@ -84,6 +87,7 @@ READERS: dict[str, str] = {
     "simulation/dev_federation.py": "dev_federation.prepare, ca.key; "
     "dev_federation.prepare, nodes/edge-0/tls.pem",
     "server/flower_control.py": "what Flower's client makes of its own SuperLink's answer",
+    "simulation/sign_cli.py": "a key of this user's own making; test_sign_cli.py",
     "simulation/link.py": "messages of this process, to count them",
     "host/doctor_machine.py": "what a process of its own says of imports",
     "host/processes.py": "processes.read_state",

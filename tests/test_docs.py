@@ -19,7 +19,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from umbel.clients import flower_client_app, grpc_line, grpc_session, policy
-from umbel.clients.flower_launcher import SESSION
+from umbel.clients.flower_launcher import INVITE, SESSION
 from umbel.clients.grpc_transfer import CTX, OFFSET, RUN
 from umbel.clients.policy import Policy
 from umbel.host.timeouts import times
@@ -244,7 +244,7 @@ def test_invitation_and_answer_have_the_listed_fields(monkeypatch: pytest.Monkey
     inviting = flower_invitations.Invitations(cast("Any", None), {}, core, {"seed": 0})
     invitation = inviting._message(1, cast("Any", None), b"ticket")
     assert set(invitation.content) == {"config", flower_invitations.RECORD}
-    assert flower_invitations.RECORD == flower_client_app.INVITE == "umbel.invite"
+    assert flower_invitations.RECORD == INVITE == "umbel.invite"
     record = invitation.content[flower_invitations.RECORD]
     assert [row[0] for row in rows(PROTOCOL, "### 12.1")[2:]] == list(record)
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import warnings
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from umbel import cli
+from umbel.clients.apps import Apps
 from umbel.clients.flower_launcher import Guard, remove_left, write_launcher
 from umbel.clients.policy import Policy
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import Refused
+from umbel.simulation.sign_cli import signed
 from umbel.tests.federations import made
 from umbel.tests.flower_task import bundle, play
 
@@ -57,11 +62,7 @@ def environment(device: Path, tmp_path: Path, **more: str) -> dict[str, str]:
 
 def allowed(device: Path, *apps: bytes, required: bool = True) -> None:
     """Let the device's policy list these bundles."""
-    file = device / "policy.toml"
-    digests = tuple(sha256(app).digest() for app in apps)
-    policy = Policy.load(file)
-    changed = {name: getattr(policy, name) for name in policy.__slots__}
-    file.write_text(Policy(**changed | {"apps": digests, "required": required}).dumps(), "utf-8")
+    repoliced(device, apps=tuple(sha256(app).digest() for app in apps), required=required)
 
 
 def test_an_unapproved_bundle_leaves_no_marker(device: Path, tmp_path: Path) -> None:
@@ -71,9 +72,79 @@ def test_an_unapproved_bundle_leaves_no_marker(device: Path, tmp_path: Path) -> 
     assert not (tmp_path / "marker").exists()
     assert (pushed["error"], pushed["reason"], pushed["details"]) == (True, "", "")
     assert pushed["status"] == 1
-    line = f"app not allowed: bundle {sha256(fab).hexdigest()} is not in trust.apps"
+    line = f"app not allowed: bundle {sha256(fab).hexdigest()} is not in trust.apps, nor signed"
     assert console.count(line) == 1
     assert "Traceback" not in console
+
+
+INVITE = {
+    "run": "r", "gateway": "127.0.0.1:9", "ca-sha256": "00" * 32, "ticket": "00", "lease": 60
+}  # fmt: skip
+
+
+def repoliced(device: Path, **changes: Any) -> None:
+    """Change keys of the device's policy; None takes one out."""
+    file = device / "policy.toml"
+    policy = Policy.load(file)
+    own = {name: getattr(policy, name) for name in policy.__slots__}
+    file.write_text(Policy(**own | changes).dumps(), "utf-8")
+
+
+def test_a_new_bundle_waits_one_changed_byte_waits_again_and_nothing_of_either_ran(
+    device: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UMBEL_DEVICE", str(device))
+    repoliced(device, apps=None, approve=True)
+    where = environment(device, tmp_path)
+    first = bundle(tmp_path / "app", SECURE)
+    changed = bundle(tmp_path / "app", SECURE.replace("4711", "4712"))
+
+    def waits(fab: bytes) -> None:
+        pushed, console = play(tmp_path / "task", fab, invite=INVITE, environment=where)
+        assert not (tmp_path / "marker").exists()
+        assert pushed["values"]["umbel.session"]["code"] == pb.REASON_APP_NOT_ALLOWED
+        assert (pushed["error"], pushed["details"], pushed["status"]) == (False, "", 1)
+        assert "waits for approval" in console
+        assert "Traceback" not in console
+
+    waits(first)
+    assert cli.main(["client", "apps", "approve", sha256(first).hexdigest()]) == 0
+    pushed, console = play(tmp_path / "task", first, invite=INVITE, environment=where)
+    assert "invited by another federation" in console  # it ran, as far as this invitation leads
+    assert pushed["values"]["umbel.session"]["code"] == pb.REASON_OTHER_FEDERATION
+    (tmp_path / "marker").unlink()
+    waits(changed)
+    assert {known.state for known in Apps(device).known().values()} == {"approved", "waiting"}
+
+
+def test_a_publishers_signature_admits_and_a_changed_file_does_not(
+    device: Path, tmp_path: Path
+) -> None:
+    key = Ed25519PrivateKey.generate()
+    bundle(tmp_path / "app", SECURE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Flower's use of pathspec
+        signed(tmp_path / "app", key)
+    repoliced(device, apps=None, publishers=(key.public_key().public_bytes_raw(),))
+    where = environment(device, tmp_path)
+    changed = bundle(tmp_path / "app", SECURE + "# more")
+    pushed, console = play(tmp_path / "task", changed, invite=INVITE, environment=where)
+    assert not (tmp_path / "marker").exists()
+    assert pushed["values"]["umbel.session"]["code"] == pb.REASON_APP_NOT_ALLOWED
+    assert "nor signed by one of trust.publishers" in console
+    good = bundle(tmp_path / "app", SECURE)
+    _, console = play(tmp_path / "task", good, invite=INVITE, environment=where)
+    assert (tmp_path / "marker").exists()
+    assert "invited by another federation" in console
+
+
+def test_where_plain_is_allowed_a_refused_bundle_is_answered_by_its_code_alone(
+    device: Path, tmp_path: Path
+) -> None:
+    allowed(device, b"another bundle", required=False)
+    fab = bundle(tmp_path / "app", PLAIN)
+    pushed, _ = play(tmp_path / "task", fab, environment=environment(device, tmp_path))
+    assert (pushed["error"], pushed["reason"], pushed["details"]) == (True, "app not allowed", "")
 
 
 def test_an_approved_bundle_runs_in_a_home_of_its_own(device: Path, tmp_path: Path) -> None:
@@ -148,11 +219,8 @@ def test_arrays_by_another_way_do_not_leave(device: Path, tmp_path: Path) -> Non
 def test_a_rogue_invitation_gets_a_code_and_no_connection(device: Path, tmp_path: Path) -> None:
     fab = bundle(tmp_path / "app", SECURE)
     allowed(device, fab)
-    invite = {
-        "run": "r", "gateway": "127.0.0.1:9", "ca-sha256": "00" * 32, "ticket": "00", "lease": 60
-    }  # fmt: skip
     pushed, console = play(
-        tmp_path / "task", fab, invite=invite, environment=environment(device, tmp_path)
+        tmp_path / "task", fab, invite=INVITE, environment=environment(device, tmp_path)
     )
     code = pb.REASON_OTHER_FEDERATION
     assert pushed["records"] == {"umbel.session": "ConfigRecord"}
@@ -210,11 +278,11 @@ def test_the_launcher_is_a_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("apps", "holds"), [(None, True), ((), False), ((b"x",), True)])
 def test_which_bundles_are_admitted(
-    monkeypatch: pytest.MonkeyPatch, apps: Any, holds: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, apps: Any, holds: bool
 ) -> None:
     monkeypatch.delenv("UMBEL_APP_SHA256", raising=False)
     pinned = None if apps is None else tuple(sha256(app).digest() for app in apps)
-    guard = Guard(Policy(apps=pinned))
+    guard = Guard(Policy(apps=pinned), Apps(tmp_path))
     if holds:
         guard.admit(b"x")
         assert os.environ["UMBEL_APP_SHA256"] == sha256(b"x").hexdigest()

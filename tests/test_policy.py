@@ -25,6 +25,8 @@ federation = "north-clinics"
 ca = "/var/lib/umbel/north-clinics/ca.pem"
 gateways = ["fl.example.org", "192.0.2.7"]
 apps = ["9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f"]
+publishers = ["9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f"]
+approve = true
 min_protocol = 2
 [secure]
 required = false
@@ -54,6 +56,8 @@ DEFAULTS = {
     "ca": None,
     "gateways": None,
     "apps": None,
+    "publishers": None,
+    "approve": False,
     "min_protocol": 1,
     "required": True,
     "schemes": ("A",),
@@ -96,6 +100,8 @@ def test_every_key_can_be_set() -> None:
         "ca": "/var/lib/umbel/north-clinics/ca.pem",
         "gateways": ("fl.example.org", "192.0.2.7"),
         "apps": (APP,),
+        "publishers": (APP,),
+        "approve": True,
         "min_protocol": 2,
         "required": False,
         "schemes": (),
@@ -143,6 +149,8 @@ def test_every_key_can_be_set() -> None:
         ("[trust]\napps = ['9f2c']", ":2: trust.apps: expected a list of SHA-256 digests"),
         (f"[trust]\napps = ['{'9F' * 32}']", ":2: trust.apps: expected a list of SHA-256"),
         (f"[trust]\napps = '{'9f' * 32}'", ":2: trust.apps: expected a list of SHA-256"),
+        ("[trust]\npublishers = ['9f2c']", ":2: trust.publishers: expected a list of Ed25519 pub"),
+        ("[trust]\napprove = 'yes'", ":2: trust.approve: expected true or false"),
         ("[trust]\nfederation = 'North'", ":2: trust.federation: expected 1 to 63 of a-z"),
         ("[trust]\nca = 'ca.pem'", ":2: trust.ca: expected the absolute path of the pinned root"),
         ("[trust]\ngateways = ['']", ":2: trust.gateways: expected a list of DNS or IP names"),

@@ -1,0 +1,79 @@
+"""What an owner sees of a bundle: its files, who signed it, and how it differs from another.
+
+Words of a bundle are somebody else's: each line is shown as one line that steers no terminal.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..protocol.errors import Malformed, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .bundle import Bundle
+
+LARGEST = 256 << 10
+"""Bytes of a file whose lines are compared: the comparison takes quadratic time."""
+MOST_LINES = 4000
+
+
+class Change(NamedTuple):
+    """How one file differs."""
+
+    name: str
+    how: str
+    """`added`, `removed` or `changed`."""
+    lines: tuple[str, ...]
+    """A unified diff; for what is no text, or too long, one line that says so."""
+
+
+def described(bundle: Bundle, publishers: tuple[bytes, ...]) -> dict[str, Any]:
+    """Return what is known of a bundle, for JSON."""
+    try:
+        signers = sorted(bundle.signers())
+    except Malformed:
+        signers = []
+    return {
+        "sha256": bundle.digest.hex(),
+        "app": bundle.app,
+        "release": bundle.version,
+        "bytes": bundle.size,
+        "files": {name: len(data) for name, data in sorted(bundle.files.items())},
+        "signed": [{"key": key.hex(), "listed": key in publishers} for key in signers],
+    }
+
+
+def changes(old: Bundle | None, new: Bundle) -> list[Change]:
+    """Return what differs, file by file; without an old one every file is added."""
+    before = {} if old is None else old.files
+    found = []
+    for name in sorted(before.keys() | new.files.keys()):
+        a, b = before.get(name), new.files.get(name)
+        if a != b:
+            how = "added" if a is None else "removed" if b is None else "changed"
+            found.append(Change(name, how, tuple(_unified(name, a or b"", b or b""))))
+    return found
+
+
+def _unified(name: str, a: bytes, b: bytes) -> Iterator[str]:
+    sides = [_lines(data) for data in (a, b)]
+    old, new = sides
+    if old is None or new is None:
+        yield f"{name}: {len(a)} and {len(b)} bytes, not shown: no text, or too long"
+        return
+    for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", lineterm=""):
+        yield one_line(line)
+
+
+def _lines(data: bytes) -> list[str] | None:
+    """Return the lines of a text; None where it is none, or too long to compare."""
+    if len(data) > LARGEST:
+        return None
+    try:
+        lines = data.decode("utf-8").split("\n")
+    except UnicodeDecodeError:
+        return None
+    return lines if len(lines) <= MOST_LINES else None
