@@ -21,8 +21,8 @@ import typer
 from . import flower_round as flower
 from .record import Measurement
 from ..host.programs import direct
+from ..host.stopping import no_orphans, stoppable
 from ..protocol.errors import SettingsError
-from ..simulation.stopping import no_orphans, stoppable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,6 +23,8 @@ The record    run_directory.py is a run on disk, run_place.py where it lies and 
               chain of entries, in the SQLite file of ledger_file.py; disk_space.py says what it
               will still take. lost_rounds.py finds where a run goes on, run_check.py what of it is
               damaged. write_behind.py does the writing in one thread; runs_cli.py shows past runs.
+              run_feed.py reads a run's ledger while another process writes it, run_lines.py are
+              its rounds as lines.
 Core service  core_cli.py is `umbel core up`, hosts_cli.py what it is over several hosts, and
               `umbel core wing` on those: core_service.py between sessions.py (who is
               connected) with streams.py (one node's session), core_sum.py (the open sum) with
@@ -39,7 +41,8 @@ Over Flower   flower_server_app.py is the ServerApp of a task, flower_train.py a
               the core's socket, core_events.py what comes through it, remote_intake.py the vectors
               behind that.
               flower_control.py is the SuperLink's Control API, flower_programs.py the server's
-              programs, as `umbel up` and `umbel server up` start them.
+              programs, as `umbel up` and `umbel server up` start them, flower_lives.py the
+              ServerApps of one run, when one was killed.
 Membership    federation_files.py is a federation's directory, federation_init.py makes one,
               server_toml.py is what its operator decides. issuer.py gives nodes their certificates
               by tokens (token_terms.py) and takes them, and keeps the member list: with

@@ -2,8 +2,8 @@
 
 Whoever says `flwr run` starts them, so their ids and apps are known from Flower and from the runs'
 own ledgers only. A ServerApp gets what run it goes on with from its SuperExec's variables
-(flower_lives.py), so one run goes on at a time, and while no other ServerApp lives: a SuperExec
-that is replaced ends them all. Then a SuperExec without them takes its place.
+(server/flower_lives.py), so one run goes on at a time, and while no other ServerApp lives: a
+SuperExec that is replaced ends them all. Then a SuperExec without them takes its place.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
-from .flower_lives import Lives, serverapps
-from .run_feed import RunFeed
 from .up_plan import recorded
 from ..protocol.errors import StateError, UmbelError
 from ..server.flower_control import Control, same_bundle
+from ..server.flower_lives import Lives, serverapps
 from ..server.flower_programs import RESUME, RUN, SUPEREXEC
+from ..server.run_feed import RunFeed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,7 +70,7 @@ class Kept:
             self._say(f"{self._lost.run}: {error}")
             self._end(self._lost)
 
-    # -- as FlowerUp is to flower_lives.py --------------------------------------------------
+    # -- as FlowerUp is to it --------------------------------------------------
 
     def resume(self, run: str) -> None:
         """Let the ServerApps that start from now on go on with a run; empty for new ones."""
@@ -116,7 +116,7 @@ class Kept:
             self._say(f"{feed.run.run}: {error}")
             return None
         self._say(f"serverapp was killed; {feed.run.run} is to go on")
-        lives = Lives(self, plan, flower_run)
+        lives = Lives(self, plan.config, flower_run)
         lives.note(sum(r.outcome == "finished" for r in feed.records), now)
         return _Lost(feed.run.run, lives, feed)
 

@@ -6,8 +6,8 @@ that ended and were started again). A client is killed as a power cut would kill
 for its SuperNode and everything under it, as soon as a round is recorded: so in the second round or
 a later one. It counts as returned in the first round that has it among the survivors again.
 
-A server that dies comes back by the supervisor, a ServerApp by flower_lives.py; the SuperLink may
-be away for a while, and what Flower would say is not known then.
+A server that dies comes back by the supervisor, a ServerApp by server/flower_lives.py; the
+SuperLink may be away for a while, and what Flower would say is not known then.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .flower_lives import Lives, serverapps
 from .flower_output import SERVERAPP, Output
-from .report import untested, waits_for
-from .run_feed import RunFeed
-from .stopping import draining
 from .up_report import STOPPED
+from ..host.stopping import draining
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import StateError, reason_text
 from ..server.draining import DRAIN_S
 from ..server.flower_control import RunState
+from ..server.flower_lives import Lives, serverapps
+from ..server.run_feed import RunFeed
+from ..server.run_lines import untested, waits_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +111,7 @@ class _Course:
         self.names = {node.id: node.name for node in up.federation.nodes}
         self.killed: list[Killed] = []
         self.restarted: list[Restarted] = []
-        self._lives = Lives(up, plan, flower_run)
+        self._lives = Lives(up, plan.config, flower_run)
         home, run = up.wanted.home, up.wanted.resume
         self._feed = RunFeed.of(home, run) if run else RunFeed(home, flower_run)
         self._output = Output(up, flower_run)

@@ -12,12 +12,11 @@ import re
 import time
 from typing import TYPE_CHECKING, Self
 
-from ..server import outcome
-from ..server.evaluators import NO_DATA
+from ..server import outcome, run_lines
 from ..server.round_folder import MODEL_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from typing import TextIO
 
     from .federation import Result
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from ..server.ledger import RoundRecord
 
 _CLEAR = "\r\x1b[2K"
-_NAMES = 8
-"""Names in a line about those who are waited for."""
 _EVERY_S = 0.1
 """How often the line of a running round is rewritten at most."""
 
@@ -70,11 +67,11 @@ class Live:
 
     def __call__(self, record: RoundRecord) -> None:
         """Show a committed record."""
-        line = describe(record, self._rounds, tests=self._tests)
+        line = run_lines.describe(record, self._rounds, tests=self._tests)
         self._next = 0.0
         if self._terminal and record.phase == "train" and record.outcome == "finished":
             left = (time.monotonic() - self._began) / record.round * (self._rounds - record.round)
-            self._numbers = f"{_said(record)}  ETA {left:.0f} s"
+            self._numbers = f"{run_lines.said(record)}  ETA {left:.0f} s"
             last = record.round == self._rounds
             self._line = f"{line}  ETA {left:.0f} s"
             self._write(self._line + ("\n" if last else self._tested))
@@ -83,7 +80,8 @@ class Live:
 
     def tested(self, record: RoundRecord) -> None:
         """Show what the server's test found of the model of a record that was shown before."""
-        found = "  ".join(f"{name} {value:.4f}" for name, value in _test(record).items())
+        test = run_lines.own_test(record)
+        found = "  ".join(f"{name} {value:.4f}" for name, value in test.items())
         number = f"{record.round:>{len(str(self._rounds))}}"
         if self._terminal and self._open:
             self._tested = f"  tested: round {number}  {found}"
@@ -98,7 +96,7 @@ class Live:
             self._named = attempt.clock.named
             names = [link.name(node) for node in self._named]
             if names:
-                self.begin(waits_for(link.server.round, attempt.phase.value, names))
+                self.begin(run_lines.waits_for(link.server.round, attempt.phase.value, names))
         if not self._terminal or attempt is None or now < self._next:
             return
         self._next = now + _EVERY_S
@@ -106,7 +104,7 @@ class Live:
         if attempt.roster:
             doing = f"{attempt.phase} {len(attempt.roster)} clients"
         phase = attempt.plan.terms.phase
-        name = _name(link.server.round, phase, self._rounds)
+        name = run_lines.title(link.server.round, phase, self._rounds)
         before = self._numbers if phase == "train" else ""
         self._write("  ".join(filter(None, (name, doing, before))))
 
@@ -118,66 +116,6 @@ class Live:
             text = text[: columns - 1]  # a line that wraps cannot be rewritten in place
         self._out.write((_CLEAR if self._terminal else "") + text)
         self._out.flush()
-
-
-def _name(number: int, phase: str, rounds: int) -> str:
-    if phase == "evaluate":
-        return "evaluation of the last model"
-    return f"round {number:>{len(str(rounds))}}/{rounds}"
-
-
-def waits_for(number: int, phase: str, names: Sequence[str]) -> str:
-    """Return the line about a phase in which nobody answers any more."""
-    shown = ", ".join(sorted(names)[:_NAMES])
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return f"round {number}: no answer for long; {phase} waits for {shown}{more}"
-
-
-def untested(number: int, why: str) -> str:
-    """Return the line about a model that could not be tested."""
-    if why == NO_DATA:
-        return "the server has no test data"
-    return f"round {number}: the server's test {why}; the ServerApp's log says more"
-
-
-def describe(record: RoundRecord, rounds: int, *, tests: bool = False) -> str:
-    """Return one record as a line; `tests` as in `Live`."""
-    name = _name(record.round, record.phase, rounds)
-    if record.outcome != "finished":
-        return f"{name}  {record.outcome}: {record.cause}"
-    used = f"{len(record.survivors)} of {len(record.roster)} clients"
-    return f"{name}  {used}  {_said(record, tests=tests)}"
-
-
-def _said(record: RoundRecord, *, tests: bool = False) -> str:
-    """Return loss, accuracy and bytes of a finished round."""
-    metrics = record.metrics
-    shown = {
-        "loss": metrics.get("train.loss", metrics.get("eval.loss")),
-        "accuracy": _accuracy(record, tests=tests),
-    }
-    parts = [f"{name} {value:.4f}" for name, value in shown.items() if value is not None]
-    return "  ".join([*parts, f"{_size(record.bytes_up)} up"])
-
-
-def _accuracy(record: RoundRecord, *, tests: bool) -> float | None:
-    """Return the server's own; the clients' where there is none, or is to be none."""
-    clients = None if tests and record.phase == "train" else record.metrics.get("eval.accuracy")
-    return record.metrics.get("test.accuracy", clients)
-
-
-def _test(record: RoundRecord) -> dict[str, float]:
-    """Return what the server's own test found, by name."""
-    named = {k.removeprefix("test."): v for k, v in record.metrics.items() if k[:5] == "test."}
-    return dict(sorted(named.items()))
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:  # noqa: PLR2004 - decimal units
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
 
 
 def summary(result: Result) -> str:
@@ -246,7 +184,7 @@ def _table(done: list[RoundRecord], names: Mapping[str, int]) -> list[str]:
         f"{'round':>5}  {'clients':>7}  {'loss':>7}  {'accuracy':>8}  {'seconds':>7}  survivors"
     ]
     phases: dict[str, float] = {}
-    tests = any(map(_test, done))
+    tests = any(map(run_lines.own_test, done))
     for record in done:
         lines.append(_row(record, names, tests=tests))
         for phase, seconds in record.seconds.items():
@@ -255,7 +193,7 @@ def _table(done: list[RoundRecord], names: Mapping[str, int]) -> list[str]:
     lines.append("time: " + ", ".join(f"{name} {value:.2f} s" for name, value in phases.items()))
     members = sum(len(record.roster) for record in done)
     total = sum(record.bytes_up for record in done)
-    lines.append(f"bytes up: {_size(total / max(1, members))} a client and round")
+    lines.append(f"bytes up: {run_lines.size(total / max(1, members))} a client and round")
     return lines
 
 
@@ -276,7 +214,7 @@ def _legend(done: list[RoundRecord]) -> list[str]:
 def _row(record: RoundRecord, names: Mapping[str, int], *, tests: bool) -> str:
     name = "eval" if record.phase == "evaluate" else str(record.round)
     loss = record.metrics.get("train.loss", record.metrics.get("eval.loss", float("nan")))
-    accuracy = _accuracy(record, tests=tests)
+    accuracy = run_lines.accuracy(record, tests=tests)
     shown = "" if accuracy is None else f"{accuracy:.4f}"
     who = sorted(names[node] for node in record.survivors)
     counted = f"{len(record.survivors)} of {len(record.roster)}"

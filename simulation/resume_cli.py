@@ -16,15 +16,15 @@ import typer
 
 from . import up_cli
 from .cli import Format as UpFormat
-from .run_feed import RunFeed
-from .stopping import no_orphans, stoppable
 from .up_plan import recorded
 from ..host.places import umbel_home
 from ..host.processes import end_leftovers, lock
 from ..host.programs import direct
+from ..host.stopping import no_orphans, stoppable
 from ..protocol.errors import StateError
 from ..server.federation_files import place
 from ..server.run_directory import RunDirectory
+from ..server.run_feed import RunFeed
 from ..server.runs_cli import Form, Format, Run, app
 
 if TYPE_CHECKING:

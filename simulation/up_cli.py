@@ -12,10 +12,10 @@ import typer
 
 from . import report, up_report
 from .cli import Format, Init, RunConfig, Secure, pair
-from .stopping import no_orphans, stoppable
 from .up_plan import Asked, plan_up
 from ..host.places import umbel_home
 from ..host.programs import direct, without_colours
+from ..host.stopping import no_orphans, stoppable
 from ..server.disk_space import SERVER_TEST
 from ..server.run_config import from_environment
 

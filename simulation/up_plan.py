@@ -14,12 +14,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .run_feed import FLOWER_RUN
 from ..protocol import graph
 from ..protocol.errors import SettingsError, StateError
 from ..server.consistency import check_clients
 from ..server.core.supervisor import check_ranks
 from ..server.run_config import run_settings, tables
+from ..server.run_feed import FLOWER_RUN
 from ..server.run_rule import chosen
 from ..strategies.app import read_tables
 

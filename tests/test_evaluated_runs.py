@@ -17,7 +17,7 @@ from umbel.clients.child import InProcess
 from umbel.protocol.errors import StateError
 from umbel.server.flower_train import train
 from umbel.server.ledger import Ledger
-from umbel.simulation.run_feed import RunFeed
+from umbel.server.run_feed import RunFeed
 from umbel.strategies.app import load_task
 from umbel.tests.test_flower_train import Nodes, federation, home, rows
 from umbel.tests.tested_app import written

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,8 +13,8 @@ from umbel.host.processes import Supervisor
 from umbel.host.programs import Program
 from umbel.protocol.errors import SettingsError, StateError
 from umbel.server.flower_control import RunState
+from umbel.server.flower_lives import LIVES, LONGEST_S, Lives, serverapps
 from umbel.server.flower_programs import SUPEREXEC
-from umbel.simulation.flower_lives import LIVES, LONGEST_S, Lives, serverapps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,8 +83,7 @@ def federation(tmp_path: Path) -> Any:
 
 
 def _lives(federation: Any) -> Lives:
-    plan: Any = SimpleNamespace(config={"lr": 0.5})
-    return Lives(federation, plan, 1)
+    return Lives(federation, {"lr": 0.5}, 1)
 
 
 def _until_dead(federation: Any) -> None:

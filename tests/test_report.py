@@ -14,6 +14,7 @@ import pytest
 
 from umbel.protocol.errors import TooFewMembers
 from umbel.protocol.round_table import RoundPhase
+from umbel.server import run_lines
 from umbel.server.ledger import RoundRecord
 from umbel.simulation import report
 from umbel.simulation.federation import Result
@@ -97,16 +98,16 @@ def seen(terminal: tuple[TextIO, int]) -> str:
 
 def test_a_finished_round() -> None:
     line = "round  2/10  4 of 5 clients  loss 0.5000  accuracy 0.9375  12.3 kB up"
-    assert report.describe(record(), 10) == line
+    assert run_lines.describe(record(), 10) == line
 
 
 def test_an_aborted_round_says_why() -> None:
     lost = record(outcome="aborted", cause="4 members tolerate 0 losses", metrics={})
-    assert report.describe(lost, 3) == "round 2/3  aborted: 4 members tolerate 0 losses"
+    assert run_lines.describe(lost, 3) == "round 2/3  aborted: 4 members tolerate 0 losses"
 
 
 def test_an_evaluation_is_no_round() -> None:
-    line = report.describe(record(phase="evaluate", metrics={"eval.accuracy": 1.0}), 3)
+    line = run_lines.describe(record(phase="evaluate", metrics={"eval.accuracy": 1.0}), 3)
     assert line == "evaluation of the last model  4 of 5 clients  accuracy 1.0000  12.3 kB up"
 
 
@@ -115,7 +116,7 @@ def test_an_evaluation_is_no_round() -> None:
     [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.5e6, "2.5 MB"), (7.25e11, "725 GB")],
 )
 def test_sizes(count: float, text: str) -> None:
-    assert report._size(count) == text
+    assert run_lines.size(count) == text
 
 
 # ---- the live line ---------------------------------------------------------------------------
@@ -128,7 +129,7 @@ def test_away_from_a_terminal_there_are_plain_lines() -> None:
         live.watch(link(1))
         live(record(round=1))
         live(record())
-    first, second = (report.describe(record(round=i), 2) for i in (1, 2))
+    first, second = (run_lines.describe(record(round=i), 2) for i in (1, 2))
     assert out.getvalue() == f"r1: 5 clients\n{first}\n{second}\n"
 
 
@@ -142,7 +143,7 @@ def test_a_phase_that_waits_says_for_whom_once() -> None:
 
 
 def test_nobody_reads_a_thousand_names() -> None:
-    line = report.waits_for(7, "inviting", [f"edge-{i}" for i in range(9, -1, -1)])
+    line = run_lines.waits_for(7, "inviting", [f"edge-{i}" for i in range(9, -1, -1)])
     names = ", ".join(f"edge-{i}" for i in range(8))
     assert line == f"round 7: no answer for long; inviting waits for {names} and 2 more"
 
@@ -209,7 +210,7 @@ def test_on_a_terminal_a_test_stands_behind_the_line_that_is_rewritten(
     ],
 )
 def test_a_model_that_could_not_be_tested(why: str, line: str) -> None:
-    assert report.untested(7, why) == line
+    assert run_lines.untested(7, why) == line
 
 
 def test_later_phases_show_themselves(terminal: tuple[TextIO, int]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from umbel.protocol.errors import StateError
 from umbel.server.ledger import RoundRecord
 from umbel.server.run_directory import RunDirectory
-from umbel.simulation.run_feed import RunFeed
+from umbel.server.run_feed import RunFeed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, subprocess, sys, time
-from umbel.simulation.stopping import no_orphans, stoppable
+from umbel.host.stopping import no_orphans, stoppable
 try:
     with stoppable(), no_orphans():
         # A child leaves a grandchild behind, which ends at once: now this process is its parent.

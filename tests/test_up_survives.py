@@ -22,7 +22,7 @@ from umbel.host.programs import command_path, direct
 from umbel.protocol.errors import StateError
 from umbel.server.flower_control import Control
 from umbel.server.run_directory import RunDirectory, list_runs
-from umbel.simulation.run_feed import RunFeed
+from umbel.server.run_feed import RunFeed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from .disk_space import SERVER_TEST
+from .evaluators import NO_DATA
+from .ledger import TESTED, UNTESTED, Ledger
+from .run_directory import list_runs
 from ..protocol.errors import StateError
-from ..server.disk_space import SERVER_TEST
-from ..server.evaluators import NO_DATA
-from ..server.ledger import TESTED, UNTESTED, Ledger
-from ..server.run_directory import list_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..server.ledger import RoundRecord, RunRecord
+    from .ledger import RoundRecord, RunRecord
 
 FLOWER_RUN = "flower-run"
 """Key of a run's recorded configuration."""

@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import psutil  # type: ignore[import-untyped]
 
+from .flower_programs import SUPEREXEC
 from ..protocol.errors import SettingsError, StateError
-from ..server.flower_programs import SUPEREXEC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from .up_plan import UpPlan
+    from .flower_control import Control, RunState
+    from .run_config import Value
     from ..host.processes import Supervisor
-    from ..server.flower_control import Control, RunState
-    from ..server.run_config import Value
 
 LIVES = 5
 PAUSE_S, LONGEST_S = 1.0, 8.0
@@ -43,7 +42,7 @@ _EXIT_CODE = 49
 
 
 class Up(Protocol):
-    """The federation on which a run goes on (flower_up.py, flower_kept.py)."""
+    """The federation on which a run goes on: of `umbel up`, its keeper, or `umbel server up`."""
 
     supervisor: Supervisor
     control: Control
@@ -58,9 +57,9 @@ class Up(Protocol):
 class Lives:
     """The ServerApps of one run, one after another."""
 
-    def __init__(self, up: Up, plan: UpPlan, flower_run: int) -> None:
-        """Begin with the one of Flower's run `flower_run`."""
-        self._up, self._plan = up, plan
+    def __init__(self, up: Up, config: Mapping[str, Value], flower_run: int) -> None:
+        """Begin with the one of Flower's run `flower_run`, which overrides the app's `config`."""
+        self._up, self._config = up, config
         self.flower_run = flower_run
         self._in_a_row, self._rounds = 0, 0
         self._next_try = float("inf")
@@ -115,7 +114,7 @@ class Lives:
             with suppress(SettingsError):  # it is over
                 self._up.control.stop_run(self.flower_run)
             self._up.resume(run)
-            self.flower_run = self._up.submit(self._plan.config)
+            self.flower_run = self._up.submit(self._config)
         except StateError:
             return False
         self._next_try = float("inf")
