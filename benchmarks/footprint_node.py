@@ -35,7 +35,7 @@ def main(app: Path) -> None:
             Device(
                 identity=cast.identities[0],
                 policy=policy,
-                verifier=cast.verifier,
+                membership=cast.membership,
                 ca=cast.root_digest,
                 journal=journal,
                 update=Update(child, site, policy, entropy=os_entropy),

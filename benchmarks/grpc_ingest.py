@@ -30,7 +30,7 @@ from ..clients.grpc_transfer import Transfer, uploading
 from ..clients.session import Upload
 from ..protocol import messages_pb2 as pb
 from ..protocol import tickets
-from ..protocol.verification import Verifier
+from ..protocol.membership import Membership
 from ..server import allocator
 from ..server import core_wire as wire
 from ..server.core.world import World
@@ -105,9 +105,9 @@ class Service:
 
     async def _listen(self, asked: dict[str, Any]) -> dict[str, Any]:
         root, chain, key = (asked[name].encode() for name in ("root", "chain", "key"))
-        verifier = Verifier(x509.load_pem_x509_certificate(root), FEDERATION)
+        membership = Membership(x509.load_pem_x509_certificate(root), FEDERATION)
         core = Core(
-            verifier,
+            membership,
             HOST,
             World(1),
             clock=time.monotonic,

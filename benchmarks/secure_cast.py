@@ -16,9 +16,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from ..clients.policy import Policy
 from ..protocol.certificates import Authority
+from ..protocol.members import LIFE, MemberList
+from ..protocol.membership import Membership
 from ..protocol.plan import Params
 from ..protocol.standpoint import Identity
-from ..protocol.verification import Verifier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,7 +74,10 @@ class Cast:
         authority = Authority.create(FEDERATION, self.now)
         self.root = authority.certificate.public_bytes(Encoding.DER)
         self.identities = [self._enrol(authority, index) for index in range(clients)]
-        self.verifier = Verifier(authority.certificate, FEDERATION)
+        self.membership = Membership(authority.certificate, FEDERATION)
+        listed = MemberList(FEDERATION, 1, self.now, self.now + LIFE).sign(authority)
+        self.membership.take(listed, self.now)
+        self.verifier = self.membership.verifier
         self.root_digest = sha256(self.root).digest()
         self._der = {one.fingerprint: one.certificate for one in self.identities}
         for fingerprint in self._der:

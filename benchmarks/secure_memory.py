@@ -97,7 +97,7 @@ class Run:
                 Device(
                     identity=identity,
                     policy=POLICY,
-                    verifier=cast.verifier,
+                    membership=cast.membership,
                     ca=cast.root_digest,
                     journal=MemoryJournal(),
                     update=Update(trainer, Site(), POLICY, entropy=os_entropy),

@@ -3,7 +3,9 @@
 The session  session.py decides, one attempt after another; update.py makes the message out of a
              training. policy.py is what this device agrees to and policy_file.py the strict file
              it stands in, journal.py what it must not forget, device_files.py its directory:
-             identity, pinned root, gateway. clock.py is what it says of its own clock.
+             identity, pinned root, gateway. others.py is who the other members are, member_file.py
+             keeps the newest list of who is none any more. clock.py is what it says of its own
+             clock.
 The line     grpc_session.py carries out what the session decides: grpc_line.py keeps the stream
              up, grpc_transfer.py sends vectors and fetches models, lease.py stops what trains for
              a server that is gone.

@@ -4,6 +4,8 @@
     policy.toml    what this device agrees to (policy.py)
     signing.pem signing.key    Ed25519, signs messages      tls.pem tls.key    P-256, mTLS
     flower flower.pub          Flower's node key            journal            (journal.py)
+    issuing.pem                the CAs that issue members, where the root does not (optional)
+    members.list               the newest member list that was seen            (member_file.py)
 
 The pinned root is the file that `trust.ca` of the policy names. `$UMBEL_DEVICE` says which
 directory it is: nothing in a message, a bundle or a run's configuration can. Every file is the
@@ -22,6 +24,7 @@ import resource
 import stat
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -30,7 +33,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from . import clock
+from . import clock, member_file
 from .policy import Policy
 from .policy_file import Key, integer, line_of, read_owned, text
 from .session import Device
@@ -39,8 +42,9 @@ from ..protocol.certificates import FEDERATION, split_uri
 from ..protocol.documents import read_toml
 from ..protocol.entropy import os_entropy
 from ..protocol.errors import BadCertificate, SettingsError
+from ..protocol.membership import Membership
 from ..protocol.standpoint import Identity
-from ..protocol.verification import UNREADABLE, Verifier
+from ..protocol.verification import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -161,16 +165,34 @@ class DeviceFiles:
         """
         leaf = _certificate(self.directory / "signing.pem")
         der = leaf.public_bytes(Encoding.DER)
-        self.verifier().member(der, now, claimed=self.id)
+        self.membership(now).verifier.member(der, now, claimed=self.id)
         file = self.directory / "signing.key"
         key = _check_pair(leaf, _secret(file), file)
         if not isinstance(key, Ed25519PrivateKey):
             raise SettingsError(str(file), "an Ed25519 key", type(key).__name__)
         return Identity(id=self.id, certificate=der, signing=key)
 
-    def verifier(self) -> Verifier:
-        """Return what verifies members against the pinned root."""
-        return Verifier(self.root(), self.federation)
+    def issuing(self) -> list[x509.Certificate]:
+        """Return the issuing CAs that enrolment and renewal brought; the root has to vouch."""
+        file = self.directory / "issuing.pem"
+        try:
+            return x509.load_pem_x509_certificates(read_owned(file).encode())
+        except UNREADABLE as error:
+            raise SettingsError(str(file), "PEM certificates", "something else") from error
+
+    def membership(self, now: datetime) -> Membership:
+        """Return what verifies members by the pinned root, with the newest list that was kept.
+
+        Raises:
+            SettingsError: A file cannot be used.
+            StateError: The list that was kept is none.
+        """
+        known = self.issuing() if (self.directory / "issuing.pem").exists() else ()
+        keep = partial(member_file.keep, self.directory)
+        found = Membership(self.root(), self.federation, known, keep=keep)
+        if (kept := member_file.read(self.directory)) is not None:
+            found.recall(kept, now)
+        return found
 
     def settle_clock(self, log: Callable[[str], None]) -> None:
         """Wait a little for a clock that shows itself to be behind by this device's own leaves."""
@@ -194,7 +216,7 @@ class DeviceFiles:
         return Device(
             identity=self.identity(self.clock()),
             policy=self.policy,
-            verifier=self.verifier(),
+            membership=self.membership(self.clock()),
             ca=self.ca(),
             app=app,
             journal=journal,

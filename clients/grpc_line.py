@@ -95,7 +95,7 @@ class Line:
         channel: grpc.Channel,
         hello: pb.Hello,
         *,
-        deliver: Callable[[bytes | Over], None],
+        deliver: Callable[[bytes | pb.Trust | Over], None],
         served: Callable[[bool], None],
         lease: float,
         log: Callable[[str], None],
@@ -107,7 +107,8 @@ class Line:
         Args:
             channel: From `dial`.
             hello: Run, ticket and signing certificate; `resume` is set here.
-            deliver: Takes each new message, and once, at the end, an `Over`; it may block.
+            deliver: Takes each new message, each `Trust`, and once, at the end, an `Over`; it may
+                block.
             served: Hears whether a server is there: at every message, and when the stream breaks.
             lease: Seconds that the line may be down.
             log: The device's own console.
@@ -236,6 +237,10 @@ class Line:
             if down.HasField("welcome"):
                 self._welcome(down, out)
                 return
+        if down.HasField("trust"):
+            self._deliver(down.trust)
+            return
+        with self._lock:
             if not down.seq or not self._inbox.accept(down.seq, len(down.message)):
                 return
             if self._inbox.owes and self._out is not None:

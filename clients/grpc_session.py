@@ -74,7 +74,7 @@ class _Ended(NamedTuple):
     """Empty where every byte has left."""
 
 
-Event = bytes | Over | _Frame | _Ended
+Event = bytes | pb.Trust | Over | _Frame | _Ended
 
 
 class GatewaySession:
@@ -144,7 +144,7 @@ class GatewaySession:
             return ""
         return misfit("the gateway's certificate", leaf, self._files.clock())
 
-    def _deliver(self, event: bytes | Over) -> None:
+    def _deliver(self, event: bytes | pb.Trust | Over) -> None:
         """Take what comes on the line; nobody waits for a training whose session is over."""
         if isinstance(event, Over):
             self._device.update.interrupt("the session is over")
@@ -195,7 +195,9 @@ class GatewaySession:
         self._room.put(None)
         if isinstance(event, Over):
             return event
-        if isinstance(event, bytes):
+        if isinstance(event, pb.Trust):
+            self._session.trust(event)
+        elif isinstance(event, bytes):
             self._act(self._session.receive(event))
             self._drop_stale()
             if pb.ToClient.FromString(event).HasField("goodbye"):

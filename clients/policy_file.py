@@ -113,29 +113,39 @@ def digests(expected: str = "SHA-256 digests") -> Key:
 def read_owned(path: Path) -> str:
     """Return the text of a file that the user or root owns and nobody else may write.
 
-    A symbolic link is refused, because whoever may replace the link chooses the file; so is a
-    file in a directory in which others may replace it.
-
     Raises:
-        SettingsError: It cannot be read, is no regular file, is larger than 1 MiB or no UTF-8,
-            or others could have written it.
+        SettingsError: As `read_owned_bytes`; also for more than 1 MiB, and for what is no UTF-8.
     """
-    try:
-        with open(path, "rb", opener=_open_itself) as file:
-            _check_owner(path, os.fstat(file.fileno()))
-            data = file.read(_LIMIT + 1)
-    except OSError as error:
-        if path.is_symlink():
-            move = f"name the file itself: {path.resolve()}"
-            raise SettingsError(str(path), "a file", "a symbolic link", move) from error
-        raise SettingsError(str(path), "a readable file", error.strerror) from error
-    if len(data) > _LIMIT:
-        raise SettingsError(str(path), f"at most {_LIMIT} bytes", "more")
+    data = read_owned_bytes(path, _LIMIT)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise SettingsError(f"{path}:{line}", "UTF-8", "other bytes") from error
+
+
+def read_owned_bytes(path: Path, limit: int) -> bytes:
+    """Return the bytes of a file that the user or root owns and nobody else may write.
+
+    A symbolic link is refused, because whoever may replace the link chooses the file; so is a
+    file in a directory in which others may replace it.
+
+    Raises:
+        SettingsError: It cannot be read, is no regular file, is larger than `limit`, or others
+            could have written it.
+    """
+    try:
+        with open(path, "rb", opener=_open_itself) as file:
+            _check_owner(path, os.fstat(file.fileno()))
+            data = file.read(limit + 1)
+    except OSError as error:
+        if path.is_symlink():
+            move = f"name the file itself: {path.resolve()}"
+            raise SettingsError(str(path), "a file", "a symbolic link", move) from error
+        raise SettingsError(str(path), "a readable file", error.strerror) from error
+    if len(data) > limit:
+        raise SettingsError(str(path), f"at most {limit} bytes", "more")
+    return data
 
 
 def line_of(text: str, key: str) -> int:

@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
+from .others import Others
 from ..protocol import messages_pb2 as pb
 from ..protocol import plain, wire
 from ..protocol.canonical import settings_from_pb
 from ..protocol.context import Terms
 from ..protocol.digest import model_digest
-from ..protocol.errors import BadCertificate, PeerError, Refused, SettingsError, StateError
+from ..protocol.errors import PeerError, Refused, SettingsError, StateError
 from ..protocol.frames import Assembly, Kind
 from ..protocol.member import MemberSide
 from ..protocol.plan import VERSION
@@ -33,15 +34,15 @@ from ..protocol.scheme_a import State
 from ..protocol.standpoint import Standpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from datetime import datetime
 
     from .journal import Journal
     from .policy import Policy
     from .update import Update
     from ..protocol.entropy import Entropy
+    from ..protocol.membership import Membership
     from ..protocol.standpoint import Identity, Step
-    from ..protocol.verification import Member, Verifier
 
 DAY = 86_400.0
 """Seconds for which a round that was joined counts."""
@@ -78,7 +79,7 @@ class Device:
 
     identity: Identity
     policy: Policy
-    verifier: Verifier
+    membership: Membership
     ca: bytes
     """SHA-256 of the pinned root's DER."""
     app: bytes = field(default=bytes(32))
@@ -101,7 +102,7 @@ class Session:
         """Start with no attempt."""
         self._device = device
         self._unfit = ""
-        self._certificates: dict[bytes, bytes] = {}
+        self._others = Others(device.membership, device.clock)
         self._joined: list[float] = []
         self._attempts: dict[tuple[str, bytes], int] = {}
         self._model: bytearray = bytearray()
@@ -136,6 +137,16 @@ class Session:
             return []
         self._incoming = None
         return self._guarded(self._loaded)
+
+    def trust(self, trust: pb.Trust) -> None:
+        """Take over the issuing CAs and the member list; a list that is none changes nothing."""
+        try:
+            self._others.trust(trust)
+        except StateError as error:  # as with the journal: what cannot remember does not take part
+            self._unfit = str(error)
+            self._device.log(self._unfit)
+        except Refused as error:
+            self._device.log(f"not taken over: {error}")
 
     def delivered(self) -> None:
         """Note that every frame of the upload has left this device."""
@@ -183,8 +194,8 @@ class Session:
             # `Close` is of this attempt. One of another context is of an attempt that ended here.
             if body == "goodbye" or message.ctx == self._ctx or self._incoming is not None:
                 self._end_attempt()
-            if body == "goodbye":  # the next session's gateway sends them again
-                self._certificates.clear()
+            if body == "goodbye":
+                self._others.forget()
             return []
         if message.ctx != self._ctx:
             raise Refused(
@@ -216,6 +227,8 @@ class Session:
         device.policy.check_start(
             start.scheme, start.protocol, params, start.model_bytes, len(self._joined), device.app
         )
+        if start.scheme != plain.NAME:
+            self._others.listed()
         if start.protocol != VERSION:
             raise Refused(pb.REASON_PROTOCOL_TOO_OLD, f"this device speaks version {VERSION}")
         key = (start.run, start.model_digest)
@@ -260,7 +273,7 @@ class Session:
             return [Send(pb.ToServer(ctx=self._ctx, ready=pb.Ready()).SerializeToString())]
         standpoint = Standpoint(
             floors=self._device.policy,
-            resolve=self._resolve,
+            resolve=self._others.resolve,
             entropy=self._device.entropy,
             voted=voted,
             previous=self._device.journal.history.last_vote,
@@ -300,29 +313,11 @@ class Session:
             return self._plain(roster.members, terms)
         if self._member is None:
             raise Refused(pb.REASON_ATTEMPT_CLOSED, "no attempt of scheme A is open")
-        self._learn(roster.certificates)
+        self._others.listed()
+        self._others.learn(roster.certificates)
         step = self._member.roster(roster)
         self._ctx = self._member.ctx
         return [self._emit(step)]
-
-    def _learn(self, certificates: Iterable[bytes]) -> None:
-        """Keep every good certificate: the gateway sends each once, also beside a bad one."""
-        bad: BadCertificate | None = None
-        for der in certificates:
-            try:
-                member = self._device.verifier.member(der, self._device.clock())
-            except BadCertificate as error:
-                bad = bad or error
-            else:
-                self._certificates[member.fingerprint] = der
-        if bad is not None:
-            raise Refused(pb.REASON_CERTIFICATE, str(bad)) from bad
-
-    def _resolve(self, fingerprint: bytes) -> Member:
-        der = self._certificates.get(fingerprint)
-        if der is None:
-            raise BadCertificate("roster", f"no certificate came for {fingerprint[:4].hex()}")
-        return self._device.verifier.member(der, self._device.clock())
 
     def _plain(self, members: int, terms: Terms) -> list[Action]:
         """Encode through the same codec, with the masks off, and sign the hash."""

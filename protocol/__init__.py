@@ -16,7 +16,8 @@ The wire           messages.proto, compiled into messages_pb2.py; wire.py bounds
                    frames.py carries bulk bytes, pace.py
                    in what parts, replay.py lets a message count once.
 Who is who         certificates.py issues, verification.py judges; members.py lists who was
-                   removed, tickets.py admits to a run, fields.py is the byte form of both.
+                   removed, membership.py is who is a member by the newest list; tickets.py admits
+                   to a run, fields.py is the byte form of both.
                    enrolment_token.py is how a device comes to know its federation, enrolment.py
                    how it gets certificates, in the strict JSON of forms.py.
                    journal.py is what a node must not forget, bundles.py who stands for an app.

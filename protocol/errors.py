@@ -7,6 +7,7 @@ UmbelError
 ├── PeerError            a peer broke an agreement; drop that peer
 │   ├── Malformed            bytes that are no message, or a field outside its limits
 │   ├── BadCertificate       no valid membership of this federation
+│   │   └── Revoked              one that the federation took back
 │   └── BadUpdate            an update that may not touch a sum
 └── RoundFailed          a round closed without a result; the model is unchanged; retry
     ├── TooFewMembers        fewer members than the floors or the tolerance allow
@@ -94,6 +95,10 @@ class Malformed(PeerError):
 
 class BadCertificate(PeerError):
     """A certificate that does not make its bearer a member of this federation."""
+
+
+class Revoked(BadCertificate):
+    """The certificate of a node that was removed from the federation."""
 
 
 class BadUpdate(PeerError):

@@ -27,6 +27,8 @@ from .errors import Malformed, Refused, SettingsError
 from .fields import number, pack, unpack
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .certificates import Authority
 
 LABEL = b"umbel/members/1"
@@ -65,50 +67,54 @@ class MemberList:
 
     @classmethod
     def open(
-        cls,
-        raw: bytes,
-        issuer: ec.EllipticCurvePublicKey,
-        federation: str,
-        now: datetime,
-        newest: int = 0,
+        cls, raw: bytes, issuers: Iterable[ec.EllipticCurvePublicKey], federation: str
     ) -> MemberList:
-        """Return the list, verified: signed by the issuer of this federation, and in force.
+        """Return a list that one of the issuers has signed for this federation, whenever.
 
         Args:
             raw: The bytes that `sign` made.
-            issuer: Public key of the CA that issues members, from the pinned chain.
+            issuers: Public keys of the CAs that issue members, verified by the pinned root.
             federation: The device's own.
+
+        Raises:
+            Refused: `member list`, with the cause.
+        """
+        try:
+            found = cls._parse(raw, issuers)
+        except Malformed as error:
+            raise Refused(pb.REASON_MEMBER_LIST, str(error)) from error
+        if found.federation != federation:
+            raise Refused(pb.REASON_MEMBER_LIST, f"of the federation {found.federation!r}")
+        if found.expires - found.issued > LIFE:
+            raise Refused(pb.REASON_MEMBER_LIST, f"in force for more than {LIFE.days} days")
+        return found
+
+    def check(self, now: datetime, newest: int = 0) -> None:
+        """Refuse a list that is not in force, or older than one that was seen.
+
+        Args:
             now: An aware datetime.
             newest: The highest epoch that this device has seen.
 
         Raises:
             Refused: `member list`, with the cause.
         """
-        try:
-            found = cls._parse(raw, issuer)
-        except Malformed as error:
-            raise Refused(pb.REASON_MEMBER_LIST, str(error)) from error
+        issued, expires = self.issued, self.expires
         for wrong, cause in (
-            (found.federation != federation, f"of the federation {found.federation!r}"),
-            (found.epoch < newest, f"epoch {found.epoch} is older than {newest}, seen before"),
-            (found.expires - found.issued > LIFE, f"in force for more than {LIFE.days} days"),
-            (now < found.issued - BACKDATED, f"issued in the future: {found.issued:%F %R} UTC"),
-            (now >= found.expires, f"expired on {found.expires:%F %R} UTC"),
+            (self.epoch < newest, f"epoch {self.epoch} is older than {newest}, seen before"),
+            (now < issued - BACKDATED, f"issued in the future: {issued:%F %R} UTC"),
+            (now >= expires, f"expired on {expires:%F %R} UTC"),
         ):
             if wrong:
                 raise Refused(pb.REASON_MEMBER_LIST, cause)
-        return found
 
     @classmethod
-    def _parse(cls, raw: bytes, issuer: ec.EllipticCurvePublicKey) -> MemberList:
-        """Read the fields of bytes that the issuer signed."""
-        if len(raw) > MAX_BYTES:
-            raise Malformed(_PEER, "size", f"at most {MAX_BYTES} bytes", len(raw))
-        federation, epoch, issued, expires, ids, signature = unpack(LABEL, raw, 6, _PEER)
-        try:
-            issuer.verify(signature, raw[: -len(lp(signature))], ec.ECDSA(hashes.SHA256()))
-        except InvalidSignature as error:
-            raise Malformed(_PEER, "signature is not the issuing CA's") from error
+    def _parse(cls, raw: bytes, issuers: Iterable[ec.EllipticCurvePublicKey]) -> MemberList:
+        """Read the fields of bytes that one of the issuers signed."""
+        federation, epoch, issued, expires, ids, signature = _fields(raw)
+        signed = raw[: -len(lp(signature))]
+        if not any(_verifies(issuer, signature, signed) for issuer in issuers):
+            raise Malformed(_PEER, "signature is not the issuing CA's")
         if len(ids) % ID_BYTES:
             raise Malformed(_PEER, "revoked ids", f"{ID_BYTES} bytes each", len(ids))
         return cls(
@@ -123,6 +129,29 @@ class MemberList:
         numbers = (self.epoch, int(self.issued.timestamp()), int(self.expires.timestamp()))
         decimal = (str(value).encode("ascii") for value in numbers)
         return pack(LABEL, self.federation.encode(), *decimal, b"".join(sorted(self.revoked)))
+
+
+def epoch_of(raw: bytes) -> int:
+    """Return the epoch that a list claims: of one that was verified when it was kept.
+
+    Raises:
+        Malformed: It is no list.
+    """
+    return number(_fields(raw)[1], _PEER)
+
+
+def _fields(raw: bytes) -> list[bytes]:
+    if len(raw) > MAX_BYTES:
+        raise Malformed(_PEER, "size", f"at most {MAX_BYTES} bytes", len(raw))
+    return unpack(LABEL, raw, 6, _PEER)
+
+
+def _verifies(issuer: ec.EllipticCurvePublicKey, signature: bytes, signed: bytes) -> bool:
+    try:
+        issuer.verify(signature, signed, ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        return False
+    return True
 
 
 def _time(seconds: int) -> datetime:

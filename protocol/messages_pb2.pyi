@@ -300,6 +300,14 @@ class Welcome(_message.Message):
     time: int
     def __init__(self, epoch: _Optional[int] = ..., time: _Optional[int] = ...) -> None: ...
 
+class Trust(_message.Message):
+    __slots__ = ("issuing", "members")
+    ISSUING_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    issuing: _containers.RepeatedScalarFieldContainer[bytes]
+    members: bytes
+    def __init__(self, issuing: _Optional[_Iterable[bytes]] = ..., members: _Optional[bytes] = ...) -> None: ...
+
 class Up(_message.Message):
     __slots__ = ("seq", "ack", "hello", "message")
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -313,18 +321,20 @@ class Up(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., ack: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., message: _Optional[bytes] = ...) -> None: ...
 
 class Down(_message.Message):
-    __slots__ = ("seq", "ack", "welcome", "message", "deserted")
+    __slots__ = ("seq", "ack", "welcome", "message", "trust", "deserted")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TRUST_FIELD_NUMBER: _ClassVar[int]
     DESERTED_FIELD_NUMBER: _ClassVar[int]
     seq: int
     ack: int
     welcome: Welcome
     message: bytes
+    trust: Trust
     deserted: bool
-    def __init__(self, seq: _Optional[int] = ..., ack: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., message: _Optional[bytes] = ..., deserted: bool = ...) -> None: ...
+    def __init__(self, seq: _Optional[int] = ..., ack: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., message: _Optional[bytes] = ..., trust: _Optional[_Union[Trust, _Mapping]] = ..., deserted: bool = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("run", "digest", "offset")

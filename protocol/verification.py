@@ -16,7 +16,7 @@ expires, or its id is revoked.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,7 +36,7 @@ from cryptography.x509.verification import (
 )
 
 from .certificates import SIGNING_OID, fingerprint, split_uri
-from .errors import BadCertificate
+from .errors import BadCertificate, Revoked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -96,16 +96,37 @@ class Verifier:
         self, root: x509.Certificate, federation: str, issuing: Sequence[x509.Certificate] = ()
     ) -> None:
         """Pin the root; `issuing` are the CAs between it and the members, if it has any."""
-        self._store = Store([root])
+        self._root, self._store = root, Store([root])
         self._issuing = list(issuing)
         self._federation = federation
         self._cache: dict[bytes, _Cached] = {}
         self._peers: dict[bytes, tuple[Peer, datetime, datetime]] = {}
-        self._revoked: set[bytes] = set()
+        self.revoked: frozenset[bytes] = frozenset()
+        """Ids that are refused."""
 
     def revoke(self, ids: Iterable[bytes]) -> None:
         """Refuse these ids from now on; nothing takes a revocation back."""
-        self._revoked.update(ids)
+        self.revoked = self.revoked.union(ids)
+
+    def issued_by(self, issuing: Iterable[x509.Certificate]) -> None:
+        """Take these as the CAs between the root and the members, as far as the root vouches."""
+        self._issuing = list(issuing)
+
+    def issuers(self, now: datetime) -> list[ec.EllipticCurvePublicKey]:
+        """Return the keys that sign members and their list: of CAs that hold at this time.
+
+        A root that may have a CA below it signs no members, hence no list of them.
+        """
+        with _readable("root"):
+            limits = self._root.extensions.get_extension_for_class(x509.BasicConstraints).value
+            if limits.path_length == 0:
+                return [_p256(self._root, "root")]
+        found = []
+        for authority in self._issuing:  # the path's end does not count for the root's length
+            with suppress(BadCertificate), _readable("issuing CA"):
+                self._chain(authority, "issuing CA", now, _issuing_ca())
+                found.append(_p256(authority, "issuing CA"))
+        return found
 
     def member(self, der: bytes, now: datetime, claimed: bytes | None = None) -> Member:
         """Return the member whose signing certificate `der` is.
@@ -129,8 +150,8 @@ class Verifier:
                 self._cache.clear()
             self._cache[key] = known
         member = known.member
-        if member.id in self._revoked:
-            raise BadCertificate(peer, f"node {member.id.hex()} is revoked")
+        if member.id in self.revoked:
+            raise Revoked(peer, f"node {member.id.hex()} is revoked")
         if claimed is not None and claimed != member.id:
             raise BadCertificate(peer, "id of the message", member.id.hex(), claimed.hex())
         return member
@@ -153,8 +174,8 @@ class Verifier:
             if len(self._peers) >= _CACHE_LIMIT:
                 self._peers.clear()
             self._peers[certificate] = known
-        if known[0].id in self._revoked:
-            raise BadCertificate("TLS certificate", f"node {known[0].id.hex()} is revoked")
+        if known[0].id in self.revoked:
+            raise Revoked("TLS certificate", f"node {known[0].id.hex()} is revoked")
         return known[0]
 
     def _verify_peer(self, certificate: bytes, now: datetime) -> tuple[Peer, datetime, datetime]:
@@ -163,10 +184,7 @@ class Verifier:
         peer = f"TLS certificate {key[:4].hex()}"
         with _readable(peer):
             chain = self._chain(leaf, peer, now, _tls_leaf())
-            public = _public(leaf, peer)
-            curve = public.curve if isinstance(public, ec.EllipticCurvePublicKey) else None
-            if not isinstance(curve, ec.SECP256R1):
-                raise BadCertificate(peer, "TLS key", "P-256", "another kind")
+            _p256(leaf, peer)
             found = Peer(self._node_id(leaf, peer), key, leaf.not_valid_after_utc)
             return found, *_life(chain)
 
@@ -247,6 +265,16 @@ def _cause(error: VerificationError) -> str:
     return "no path to the pinned root" if "no interior errors" in cause else cause
 
 
+def _issuing_ca() -> ExtensionPolicy:
+    """Return the policy of a CA that issues members, at the end of a path of its own."""
+    either = Criticality.AGNOSTIC
+    return (
+        ExtensionPolicy.permit_all()
+        .require_present(x509.BasicConstraints, either, _a_ca)
+        .require_present(x509.KeyUsage, either, _signs_certificates)
+    )
+
+
 def _signing_leaf() -> ExtensionPolicy:
     """Return the policy of a node signing leaf."""
     return _leaf(_signs_messages)
@@ -293,6 +321,16 @@ def _not_a_ca(_: Policy, __: x509.Certificate, constraints: x509.BasicConstraint
         raise ValueError("a CA certificate is no member's")
 
 
+def _a_ca(_: Policy, __: x509.Certificate, constraints: x509.BasicConstraints) -> None:
+    if not constraints.ca:
+        raise ValueError("expected a CA")
+
+
+def _signs_certificates(_: Policy, __: x509.Certificate, usage: x509.KeyUsage) -> None:
+    if not usage.key_cert_sign:
+        raise ValueError("expected the key usage keyCertSign")
+
+
 def _signs_only(_: Policy, __: x509.Certificate, usage: x509.KeyUsage) -> None:
     if not usage.digital_signature or usage.key_cert_sign:
         raise ValueError("expected the key usage digitalSignature")
@@ -310,6 +348,13 @@ def _public(leaf: x509.Certificate, peer: str) -> CertificatePublicKeyTypes:
         return leaf.public_key()
     except UNREADABLE as error:
         raise BadCertificate(peer, "key cannot be read", "a known kind", "another") from error
+
+
+def _p256(certificate: x509.Certificate, peer: str) -> ec.EllipticCurvePublicKey:
+    public = _public(certificate, peer)
+    if isinstance(public, ec.EllipticCurvePublicKey) and isinstance(public.curve, ec.SECP256R1):
+        return public
+    raise BadCertificate(peer, "key", "P-256", "another kind")
 
 
 def _key(leaf: x509.Certificate, peer: str) -> Ed25519PublicKey:

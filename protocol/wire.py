@@ -2,6 +2,7 @@
 
     parse_to_server, parse_to_client     bytes -> message, or `Malformed` naming the peer
     parse_up, parse_down, parse_fetch    the same for what the gateway's methods carry
+    parse_trust                          who decides about members, where a file or socket has it
 
 Checked here: the size of the whole message, that exactly one body is set, the length of
 every fixed field, and the counts of repeated ones against the largest roster. Fields that this
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
+from . import members, tickets
 from . import messages_pb2 as pb
-from . import tickets
 from .context import ENTRY_BYTES
 from .errors import Malformed
 from .graph import MAX_DEGREE, MAX_MEMBERS
@@ -33,6 +34,8 @@ MAX_MESSAGE = 2 << 20
 MAX_ENVELOPE = MAX_MESSAGE + 64
 """Bytes of one message with its numbers, as gRPC carries it."""
 MAX_CERTIFICATE = 4096
+MAX_ISSUING = 16
+"""Issuing CAs at a time: the one that issues now, and those before it that are still in force."""
 MAX_RUN_ID = 128
 HASH, KEY, SIGNATURE = 32, 32, 64
 _BITMAP = (MAX_MEMBERS + 7) // 8
@@ -90,7 +93,9 @@ def parse_up(data: bytes, peer: str) -> pb.Up:
 
 
 def parse_down(data: bytes, peer: str = "gateway") -> pb.Down:
-    """Return one message of a session's downward stream: `welcome`, a message, or only an `ack`.
+    """Return one message of a session's downward stream.
+
+    It is `welcome`, `trust`, a message, or only an `ack`.
 
     Raises:
         Malformed: As in `parse_up`.
@@ -100,7 +105,21 @@ def parse_down(data: bytes, peer: str = "gateway") -> pb.Down:
     _numbered(peer, down.seq, down.HasField("message"), down.message)
     if down.HasField("welcome") and not down.welcome.epoch:
         raise Malformed(peer, "welcome.epoch", "1 or more", 0)
+    if down.HasField("trust"):
+        _trust(down.trust, peer)
     return down
+
+
+def parse_trust(data: bytes, peer: str) -> pb.Trust:
+    """Return who decides about members, outside of a stream; nobody has looked at a signature.
+
+    Raises:
+        Malformed: As in `parse_up`.
+    """
+    trust = pb.Trust()
+    _decode(trust, data, peer, MAX_ENVELOPE)
+    _trust(trust, peer)
+    return trust
 
 
 def parse_fetch(data: bytes, peer: str) -> pb.FetchRequest:
@@ -114,6 +133,14 @@ def parse_fetch(data: bytes, peer: str) -> pb.FetchRequest:
     _run(peer, request.run)
     _exact(peer, "fetch.digest", request.digest, HASH)
     return request
+
+
+def _trust(trust: pb.Trust, peer: str) -> None:
+    """Check the sizes of who decides about members."""
+    _at_most(peer, "trust.issuing", len(trust.issuing), MAX_ISSUING)
+    for certificate in trust.issuing:
+        _within(peer, "an issuing CA, bytes", len(certificate), MAX_CERTIFICATE)
+    _at_most(peer, "trust.members, bytes", len(trust.members), members.MAX_BYTES)
 
 
 def _numbered(peer: str, seq: int, carries: bool, message: bytes) -> None:

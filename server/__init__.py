@@ -28,11 +28,13 @@ The record    run_directory.py is a run on disk, run_place.py where it lies and 
 Core service  core_cli.py is `umbel core up`, hosts_cli.py what it is over several hosts, and
               `umbel core wing` on those: core_service.py between sessions.py (who is
               connected) with streams.py (one node's session), core_sum.py (the open sum) with
-              running_hash.py (of what arrives), grpc_gateway.py (devices' port) and
-              core_socket.py with core_commands.py (ServerApps' socket), on what served.py holds of
-              a run. endings.py is how a call ends, core_wire.py what passes the socket, core_log.py
-              and core_stderr.py what an operator reads. service.py is what a server does before it
-              listens, and how it is told to stop, allocator.py what it says to the C library.
+              running_hash.py (of what arrives), grpc_gateway.py (devices' port) with
+              calls.py (what goes on there, by node) and core_socket.py with core_commands.py
+              (ServerApps' socket), on what served.py holds of a run. core_watch.py reads the
+              federation's files that change; endings.py is how a call ends, core_wire.py what
+              passes the socket, core_log.py and core_stderr.py what an operator reads. service.py
+              is what a server does before it listens, and how it is told to stop, allocator.py what
+              it says to the C library.
 Over Flower   flower_server_app.py is the ServerApp of a task, flower_train.py a run driven from
               one, with the settings of flower_app_settings.py; flower_sittings.py its rounds over
               one core service after another,

@@ -32,10 +32,13 @@ from .core.world import World
 from .core_log import Lines, console
 from .core_service import Core
 from .core_socket import CoreSocket
+from .core_watch import Watched, read_leaf, read_trust
+from .federation_files import ISSUING, MEMBERS
 from .hosts_cli import all_hosts, check_hosts, spread, wing
 from ..protocol.certificates import fingerprint
 from ..protocol.errors import SettingsError, StateError
-from ..protocol.verification import UNREADABLE, Verifier
+from ..protocol.membership import Membership
+from ..protocol.verification import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -175,7 +178,7 @@ async def serve(
     from . import grpc_gateway  # noqa: PLC0415 - grpc waits until it is needed
 
     core = Core(
-        Verifier(about.root, about.name),
+        Membership(about.root, about.name),
         about.names[0],
         world,
         clock=time.monotonic,
@@ -190,12 +193,13 @@ async def serve(
     gateway, record = grpc_gateway.Gateway(core), about.directory / "core.json"
     try:
         port = await _bound(gateway, about, address, connections)
+        files = _watched(about.directory, core, gateway)
         door = CoreSocket(core, about.directory, port, about.names, about.ca)
         listener = door.listen()
         _write_record(record, about, port)
         with suppress(OSError):  # its log is on a full disk: the record is written
             print(f"core service: listening on {address.rpartition(':')[0]}:{port}", flush=True)
-        await _until(stop, door.serve(listener), _ticks(core, connections), all_hosts(world))
+        await _until(stop, door.serve(listener), _ticks(core, connections, files), all_hosts(world))
     finally:
         record.unlink(missing_ok=True)
         core.shut_down()
@@ -229,11 +233,26 @@ async def _until(stop: asyncio.Event, *parts: Coroutine[Any, Any, None]) -> None
         task.result()
 
 
-async def _ticks(core: Core, connections: int) -> None:
+def _watched(directory: Path, core: Core, gateway: Gateway) -> list[Watched]:
+    """Return the files that count as they are written: who is a member, and the gateway's leaf."""
+    trusted = directory / ISSUING, directory / MEMBERS
+    leaf = directory / "gateway.pem", directory / "gateway.key"
+    watched = [
+        Watched(trusted, lambda: core.trust(read_trust(directory)), core.say),
+        Watched(leaf, lambda: gateway.renew(read_leaf(directory, "gateway")), core.say),
+    ]
+    for files in watched:  # before anybody is let in
+        files.look()
+    return watched
+
+
+async def _ticks(core: Core, connections: int, files: list[Watched]) -> None:
     """Let time pass, and say when the connections run out, and when they are free again."""
     at_rest, full = _open_files(), False
     while True:
         core.tick()
+        for watched in files:
+            watched.look()
         taken = _open_files() - at_rest
         if full is not (taken >= _NEARLY * connections):
             full = not full

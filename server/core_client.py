@@ -11,6 +11,8 @@ from __future__ import annotations
 import socket
 import time
 from collections import deque
+from contextlib import suppress
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -25,9 +27,11 @@ from .core_events import Event
 from .remote_intake import RemoteIntake
 from .stepping import Stepped
 from ..protocol.documents import read_json
-from ..protocol.errors import Malformed, PeerError, StateError, VoidRound
+from ..protocol.errors import Malformed, PeerError, Refused, StateError, VoidRound
 from ..protocol.manifest import Manifest
-from ..protocol.verification import UNREADABLE, Verifier
+from ..protocol.membership import Membership
+from ..protocol.verification import UNREADABLE
+from ..protocol.wire import parse_trust
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +75,8 @@ class CoreClient:
         self.run = self.gateway = ""
         self._manifest = Manifest(())
         self.ca = sha256(root.public_bytes(Encoding.DER)).digest()
-        self.verifier = Verifier(root, name)
+        self._membership = Membership(root, name)
+        self.verifier = self._membership.verifier
 
     @classmethod
     def open(cls, federation: Path, run: str, scheme: str) -> Self:
@@ -270,7 +275,18 @@ class CoreClient:
             why = message.fields.get("why")
             command = message.fields.get("command")
             raise StateError(f"core: {command}", "to be done", why, "see the core's log")
-        self._events.append(message)
+        if message.op == "trust":
+            self._trust(bytes(message.payload))
+        else:
+            self._events.append(message)
+
+    def _trust(self, data: bytes) -> None:
+        """Go by what the core relays; a list that has expired since is in its log, not in ours."""
+        trust = parse_trust(data, _WHO)
+        self._membership.learn(trust.issuing)
+        if trust.members:
+            with suppress(Refused):
+                self._membership.take(trust.members, datetime.now(UTC))
 
     def _send(self, op: str, *payload: bytes | bytearray, **fields: object) -> None:
         self._socket.settimeout(ANSWER_S)

@@ -17,11 +17,13 @@ import math
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
+from .calls import Calls
 from .endings import Ending, Turned
 from .served import Download, Served, Upload, not_open
 from .sessions import Entry, Sessions
+from ..protocol import messages_pb2 as pb
 from ..protocol import wire
-from ..protocol.errors import PeerError
+from ..protocol.errors import PeerError, Revoked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
     from .core.worlds import AnyWorld
     from .served import Outlet
     from .streams import Stream
-    from ..protocol.verification import Peer, Verifier
+    from ..protocol.membership import Membership
+    from ..protocol.verification import Peer
 
 HIGH_WATER = 8 << 20
 """Bytes of unread events from which on devices' messages wait in their streams."""
@@ -46,7 +49,7 @@ class Core:
 
     def __init__(
         self,
-        verifier: Verifier,
+        membership: Membership,
         gateway: str,
         world: AnyWorld,
         *,
@@ -58,7 +61,7 @@ class Core:
         """Serve no run yet.
 
         Args:
-            verifier: Knows the federation's root.
+            membership: Knows the federation's root.
             gateway: The name in tickets.
             world: Slots.
             clock: Monotonic seconds.
@@ -73,7 +76,10 @@ class Core:
         self._began = clock(), wall()
         self.forget: Callable[[str], None] = lambda _run: None
         """Called when a run is over: its ticket key is of no use any more."""
-        self._verifier = verifier
+        self.calls = Calls()
+        """What nodes upload and fetch."""
+        self._membership, self._verifier = membership, membership.verifier
+        self._trust = pb.Trust()
         self._said: set[str] = set()
 
     def say_once(self, kind: str, line: str) -> None:
@@ -103,6 +109,8 @@ class Core:
         """Return who is at the other end of a call, judged anew."""
         try:
             return self._judged(lambda now: self._verifier.peer(certificate, now))[0]
+        except Revoked as error:
+            raise Turned(Ending.REMOVED, "a peer", f"was refused: {error}") from error
         except PeerError as error:
             raise Turned(Ending.CERTIFICATE, "a peer", f"was refused: {error}") from error
 
@@ -256,6 +264,44 @@ class Core:
             raise Turned(Ending.NO_MODEL, download.session.node, what)
         download.served.down += size
         download.session.heard = max(download.session.heard, self.clock())
+
+    # -- what the CA decides ------------------------------------------------------------------
+
+    def trust(self, trust: pb.Trust) -> None:
+        """Go by these issuing CAs and this member list; whom it removed is ended, by name.
+
+        Raises:
+            Refused: The list is none to go by: the one before is relayed on.
+        """
+        before, membership = self._membership.revoked(), self._membership
+        membership.learn(trust.issuing)
+        self._trust.ClearField("issuing")
+        self._trust.issuing.extend(trust.issuing)
+        try:
+            if trust.members and membership.take(trust.members, self.wall()):
+                self._trust.members = trust.members
+                epoch, gone = membership.epoch, len(membership.revoked())
+                self.say("members", f"member list of epoch {epoch}: {gone} removed")
+        finally:
+            for node in sorted(membership.revoked() - before):
+                self._remove(node.hex())
+            self._relay()
+
+    def trusted(self, run: str) -> None:
+        """Tell a run's ServerApp who issues members, and whom it removed."""
+        self.emit(run, "trust", self._trust.SerializeToString())
+
+    def _relay(self) -> None:
+        relayed = pb.Trust()
+        relayed.CopyFrom(self._trust)
+        self.sessions.relay(relayed)
+        for run in self.served:
+            self.trusted(run)
+
+    def _remove(self, node: str) -> None:
+        """End whatever a node has here."""
+        self.sessions.remove(node)
+        self.calls.end(node, Turned(Ending.REMOVED, node, "was removed from the federation"))
 
     # -- runs and time ----------------------------------------------------------------------
 

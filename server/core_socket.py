@@ -196,6 +196,7 @@ class CoreSocket:
         served = core.open(run, self._key(run), connection)
         try:
             core.emit(run, "opened", port=self._port, names=self._names, ca=self._ca)
+            core.trusted(run)
             core.sessions.open(run, served.key)
             commander = Commander(core, run, served)
             while commander.current:

@@ -35,6 +35,7 @@ map. `publish` puts it in force, and gives the one before up. No model passes th
 
 | event, core to ServerApp | payload |
 |---|---|
+| `trust {}` | a Trust: who issues members, and whom it removed |
 | `joined {node, resumed}` | the signing certificate, DER |
 | `left {node}` | |
 | `message {node}` | a ToServer |
@@ -45,7 +46,8 @@ map. `publish` puts it in force, and gives the one before up. No model passes th
 | `error {command, why}` | |
 
 `ctx` is that of the sum: one that was closed meanwhile concerns nobody any more.
-After `opened` comes a `joined` for every session that is there already: a successor's view.
+After `opened` comes `trust`, as it does whenever that changes, then a `joined` for every session
+that is there already: a successor's view.
 `error` says that a command was refused; the connection goes on.
 """
 
@@ -57,7 +59,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..protocol.documents import read_json
 from ..protocol.errors import Malformed
-from ..protocol.wire import MAX_MESSAGE
+from ..protocol.wire import MAX_ENVELOPE, MAX_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,6 +86,7 @@ EVENTS: Mapping[str, int] = {
     **dict.fromkeys(("opened", "tickets", "left", "whole", "bad", "progress", "error"), 0),
     **dict.fromkeys(("stepped", "void", "saved", "loaded", "working"), 0),
     "joined": 4096,
+    "trust": MAX_ENVELOPE,
     "message": MAX_MESSAGE,
     "numbers": 4096,
 }

@@ -16,6 +16,7 @@ class Ending(Enum):
 
     GOODBYE = ("OK", "")
     CERTIFICATE = ("UNAUTHENTICATED", "no certificate of this federation's member")
+    REMOVED = ("UNAUTHENTICATED", "this node was removed from the federation")
     EXPIRED = ("UNAUTHENTICATED", "the certificate has expired")
     TICKET = ("PERMISSION_DENIED", "the ticket does not admit this certificate")
     NO_RUN = ("PERMISSION_DENIED", "no such run, or it is over")

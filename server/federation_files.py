@@ -40,6 +40,7 @@ from ..host.places import umbel_home
 from ..protocol.certificates import FEDERATION, Authority
 from ..protocol.errors import SettingsError, StateError
 from ..protocol.verification import UNREADABLE
+from ..protocol.wire import MAX_ISSUING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,7 +53,6 @@ MEMBERS, NODES = "members.list", "nodes.json"
 SERVERS = ("gateway", "front", "superlink")
 SERVER_MARGIN = timedelta(days=30)
 """A server's leaf, of 90 days, is renewed when less than this is left."""
-_MOST_CAS = 16
 
 
 def place(home: Path, name: str) -> Path:
@@ -166,7 +166,7 @@ def issuing(folder: Path) -> list[x509.Certificate]:
     except (OSError, *UNREADABLE) as error:
         move = "restore it from a backup, or `umbel server roll-ca`"
         raise StateError(str(file), "certificates of issuing CAs", error, move) from error
-    return found[:_MOST_CAS]
+    return found[:MAX_ISSUING]
 
 
 def authority(folder: Path) -> Authority:

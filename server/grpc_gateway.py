@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
+import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
     from .core_service import Core
+    from .served import Download
     from .streams import Stream
     from ..protocol.verification import Peer
 
@@ -45,6 +47,8 @@ IDLE = 120.0
 """Seconds for which a connection may have no call."""
 HELLO = 10.0
 """Seconds within which the first message of a stream must come."""
+SETTLE = 0.05
+"""Seconds in which handshakes that have begun go on with the certificate of before."""
 LAST_WORDS = 5.0
 """Seconds for what is written before a goodbye."""
 STREAMS = 8
@@ -87,6 +91,8 @@ class Gateway:
         self._core = core
         self._server: grpc.aio.Server | None = None
         self._fetches = 0
+        self._shown = self._given = b"", b""
+        self._root = b""
 
     async def start(
         self,
@@ -114,10 +120,38 @@ class Gateway:
         }
         generic = grpc.method_handlers_generic_handler(SERVICE, handlers)
         self._server.add_generic_rpc_handlers((generic,))
-        credentials = grpc.ssl_server_credentials([certificate], root, require_client_auth=True)
+        self._shown, self._root = certificate, root
+        credentials = grpc.dynamic_ssl_server_credentials(
+            self._configuration(),
+            self._renewed,  # type: ignore[arg-type]  # None is "unchanged"; its stubs forget it
+            require_client_authentication=True,
+        )
         port = self._bind(self._server, address, credentials)
         await self._server.start()
         return port
+
+    def renew(self, certificate: tuple[bytes, bytes]) -> None:
+        """Show this certificate, as `start` takes it, from the next handshake on."""
+        if certificate != self._shown:
+            self._core.say("gateway", "shows a renewed certificate from now on")
+            self._shown = certificate
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        """Return what a handshake goes by."""
+        self._given = self._shown
+        return grpc.ssl_server_certificate_configuration([self._given], self._root)
+
+    def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return another configuration, once; gRPC asks at each handshake, in its own threads.
+
+        It asks under a lock, and frees the configuration before while other handshakes that have
+        left the lock may still be beginning with it: with a new one each time it crashed within
+        seconds. So a new one comes only where there is one, and after they are done.
+        """
+        if self._given is self._shown:
+            return None
+        time.sleep(SETTLE)
+        return self._configuration()
 
     def _bind(
         self, server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials
@@ -187,28 +221,46 @@ class Gateway:
     # -- Upload and Fetch -------------------------------------------------------------------
 
     async def _upload(self, requests: AsyncIterator[bytes], context: _Context) -> bytes:
+        received = [0]
         try:
             peer = self._peer(context)
             run, ctx = _asked(context, peer)
-            upload = await self._core.upload(peer, run, ctx)
-            try:
-                await context.send_initial_metadata((("umbel-offset", str(upload.offset)),))
-                async for data in requests:
-                    if self._core.frame(upload, data):
-                        break
-                return struct.pack("<Q", upload.received)
-            finally:
-                self._core.ended(upload)
+            with self._core.calls.of(peer.id.hex()) as over:
+                taking = self._take(requests, context, (peer, run, ctx), received)
+                await _first_of(taking, _ended(over))
         except Turned as error:
             await self._turn(context, error)
-        return b""
+        return struct.pack("<Q", received[0])
+
+    async def _take(
+        self,
+        requests: AsyncIterator[bytes],
+        context: _Context,
+        asked: tuple[Peer, str, bytes],
+        received: list[int],
+    ) -> None:
+        """Take the frames of an upload until the vector is whole, or no more come."""
+        upload = await self._core.upload(*asked)
+        try:
+            await context.send_initial_metadata((("umbel-offset", str(upload.offset)),))
+            async for data in requests:
+                if self._core.frame(upload, data):
+                    break
+            received[0] = upload.received
+        finally:
+            self._core.ended(upload)
 
     async def _fetch(self, request: bytes, context: _Context) -> None:
         try:
-            asked = self._core.model(self._peer(context), request)
+            peer = self._peer(context)
+            asked = self._core.model(peer, request)
+            with self._core.calls.of(peer.id.hex()) as over:
+                await _first_of(self._send(asked, context), _ended(over))
         except Turned as error:
             await self._turn(context, error)
-            return
+
+    async def _send(self, asked: Download, context: _Context) -> None:
+        """Write a model, from where it is asked for on."""
         pace = Pace(self._core.clock)
         self._fetches += 1
 
@@ -219,8 +271,6 @@ class Gateway:
             for frame in frames(Kind.MODEL, asked.digest, asked.model, asked.offset, size):
                 await context.write(frame)
                 self._core.fetched(asked, len(frame))
-        except Turned as error:
-            await self._turn(context, error)
         finally:
             self._fetches -= 1
 
@@ -253,6 +303,10 @@ def _asked(context: _Context, peer: Peer) -> tuple[str, bytes]:
     if not isinstance(run, str) or not isinstance(ctx, bytes) or len(ctx) != HASH or not run:
         raise Turned(Ending.MALFORMED, peer.id.hex(), "uploads without naming run and ctx")
     return run, ctx
+
+
+async def _ended(over: asyncio.Future[None]) -> None:
+    await over
 
 
 async def _first_of(*parts: Coroutine[Any, Any, object]) -> None:

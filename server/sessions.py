@@ -14,6 +14,7 @@ after another, each with the next epoch; the newest wins, and the older is ended
 | nothing comes of a node for `SILENCE` seconds | its stream is ended, as if it had broken |
 | the peer does not read, or breaks a rule | ended by name, `left` |
 | a certificate's end comes | ended by name, `left` |
+| the CA removes the node | ended by name, `left`; it comes in no more |
 | the ServerApp's connection closes | `SUCCESSOR` seconds for the next one, then goodbye |
 | goodbye | sent, then the stream ends; tickets given before admit nobody |
 | the stream breaks before goodbye has arrived | `GRACE` seconds to come back for it |
@@ -33,7 +34,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .endings import Ending, Turned
-from .streams import Session, Stream
+from .streams import Relayed, Session, Stream
 from ..protocol import messages_pb2 as pb
 from ..protocol import tickets
 from ..protocol.errors import PeerError
@@ -107,6 +108,7 @@ class Sessions:
         self._runs: dict[str, _Run] = {}
         self._ended: deque[str] = deque(maxlen=_ENDED_RUNS)
         self._ticked = math.inf
+        self._relayed = Relayed()
 
     # -- runs -------------------------------------------------------------------------------
 
@@ -178,7 +180,7 @@ class Sessions:
             run.sessions[node] = session
         run.epochs[node] = run.epochs.get(node, 0) + 1
         written = entry.ack if entry.hello.resume else 0
-        session.stream = Stream(session, run.epochs[node], written, wake, entry.time)
+        session.stream = Stream(session, run.epochs[node], written, wake, self._relayed, entry.time)
         session.heard, session.broken_at = now, math.inf
         if session.leaving:
             session.stream.end(Ending.GOODBYE)
@@ -279,6 +281,22 @@ class Sessions:
         run = self._runs.get(session.run)
         held = run is not None and run.sessions.get(session.node) is session
         return held and not session.leaving
+
+    # -- from the CA ------------------------------------------------------------------------
+
+    def relay(self, trust: pb.Trust) -> None:
+        """Tell every node who issues members, and whom it removed, now and after each welcome."""
+        self._relayed.trust = trust
+        for run in self._runs.values():
+            for session in run.sessions.values():
+                if session.stream is not None:
+                    session.stream.wake()
+
+    def remove(self, node: str) -> None:
+        """End every session of a node that is no member any more."""
+        for run in self._runs.values():
+            if (session := run.sessions.get(node)) is not None:
+                self._leave(session, Ending.REMOVED, f"{node}: was removed from the federation")
 
     # -- from the ServerApp -----------------------------------------------------------------
 

@@ -19,14 +19,30 @@ if TYPE_CHECKING:
     from ..protocol.verification import Peer
 
 
+class Relayed:
+    """What every stream of a gateway says of the CA; it comes from there, and is only passed on."""
+
+    def __init__(self) -> None:
+        """Have nothing to pass on."""
+        self.trust: pb.Trust | None = None
+
+
 class Stream:
     """One connection of a session; the gateway writes what `outgoing` gives after each `wake`."""
 
     def __init__(
-        self, session: Session, epoch: int, written: int, wake: Callable[[], None], time: int = 0
+        self,
+        session: Session,
+        epoch: int,
+        written: int,
+        wake: Callable[[], None],
+        relayed: Relayed,
+        time: int = 0,
     ) -> None:
         """Continue after the message numbered `written`; `time` is what the peer is told."""
         self.session = session
+        self._relayed = relayed
+        self._told: pb.Trust | None = None
         self.epoch = epoch
         self.ending: Ending | None = None
         self.wake = wake
@@ -35,11 +51,14 @@ class Stream:
         self._welcomed = False
 
     def outgoing(self) -> Iterator[bytes]:
-        """Yield the messages that are to be written now, `welcome` first."""
+        """Yield the messages that are to be written now: `welcome`, who is trusted, the rest."""
         session = self.session
         if not self._welcomed:
             self._welcomed = True
             yield self._down(welcome=pb.Welcome(epoch=self.epoch, time=self._time))
+        if self._told is not self._relayed.trust:
+            self._told = self._relayed.trust
+            yield self._down(trust=self._told)
         for seq, message in session.outbox.after(self._written):
             self._written = session.written = seq
             yield self._down(seq=seq, message=message)

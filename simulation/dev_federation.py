@@ -6,6 +6,7 @@
         front.pem front.key             TLS leaf of the front           the same names
         superlink.pem superlink.key     TLS leaf of Flower's SuperLink  the same names
         nodes.json                      registry: who is enrolled, with keys and fingerprints
+        members.list                    signed anew at each start, and daily by a keeper
         nodes/NAME/                     one device's directory (clients/device_files.py)
 
 What exists is kept: the CA, ids and keys always, certificates until they are near their end; a
@@ -40,9 +41,11 @@ from cryptography.x509.oid import NameOID
 from ..clients.policy import Policy
 from ..protocol.certificates import ID_BYTES, Authority, fingerprint, node_uri
 from ..protocol.documents import read_toml
-from ..protocol.errors import StateError
+from ..protocol.errors import Malformed, StateError
+from ..protocol.members import LIFE, MemberList, epoch_of
 from ..protocol.verification import UNREADABLE
 from ..server.federation_files import (
+    MEMBERS,
     SERVER_MARGIN,
     SERVERS,
     certificate,
@@ -117,7 +120,8 @@ def prepare(folder: Path, name: str, clients: Sequence[Client], now: datetime) -
         nodes = tuple(_node(authority, folder, client, now) for client in clients)
         registry = json.dumps([asdict(node) for node in nodes], indent=1)
         _write(folder / "nodes.json", registry.encode(), 0o600)
-    except (OSError, KeyError, TypeError, IndexError, *UNREADABLE) as error:
+        _write(folder / MEMBERS, _listed(authority, folder / MEMBERS, now), 0o644)
+    except (OSError, KeyError, TypeError, IndexError, Malformed, *UNREADABLE) as error:
         raise StateError(
             str(folder), "the files of a development federation", error,
             "remove the folder; the next `umbel up` makes another",
@@ -180,6 +184,16 @@ def _authority(folder: Path, name: str, now: datetime) -> Authority:
     _write(folder / "ca.key", key_pem(made.key), 0o600)
     _write(folder / "ca.pem", made.certificate.public_bytes(Encoding.PEM), 0o644)
     return made
+
+
+def _listed(authority: Authority, file: Path, now: datetime) -> bytes:
+    """Return a member list that nobody is on; one of a higher epoch than all before it.
+
+    The epoch is the time, so that it grows also where the CA was made anew: devices keep it.
+    """
+    before = epoch_of(file.read_bytes()) if file.exists() else 0
+    epoch = max(int(now.timestamp()), before + 1)
+    return MemberList(authority.federation, epoch, now, now + LIFE).sign(authority)
 
 
 def _node(authority: Authority, folder: Path, client: Client, now: datetime) -> Node:

@@ -28,8 +28,9 @@ from ..protocol.entropy import os_entropy
 from ..protocol.errors import Refused
 from ..protocol.layout import MessageLayout
 from ..protocol.manifest import Manifest
+from ..protocol.members import LIFE, MemberList
+from ..protocol.membership import Membership
 from ..protocol.standpoint import Identity
-from ..protocol.verification import Verifier
 from ..server.consistency import check_rows
 from ..server.coordinator import Coordinator
 from ..server.core.room import available
@@ -132,7 +133,8 @@ class Federation:
         self.settings = settings
         self.policy = policy or own_policy(settings)
         self.refusals, self.records = list[str](), list[RoundRecord]()
-        self.authority = Authority.create(FEDERATION, datetime.now(UTC))
+        self.authority = Authority.create(FEDERATION, now := datetime.now(UTC))
+        self._list = MemberList(FEDERATION, 1, now, now + LIFE).sign(self.authority)
         self._root = self.authority.certificate.public_bytes(Encoding.DER)
         self.link = Link(drops)
         self.directory = RunDirectory.create(home, settings.run)
@@ -183,7 +185,7 @@ class Federation:
 
     def _surroundings(self) -> Surroundings:
         return Surroundings(
-            verifier=self._verifier(),
+            verifier=self._membership().verifier,
             ca=sha256(self._root).digest(),
             directory=self.directory,
             post=self.link.post,
@@ -196,8 +198,11 @@ class Federation:
         self.records.append(record)
         self._observe(record)
 
-    def _verifier(self) -> Verifier:
-        return Verifier(self.authority.certificate, FEDERATION)
+    def _membership(self) -> Membership:
+        """Return what one party verifies members by: the root, and the list that it signed."""
+        found = Membership(self.authority.certificate, FEDERATION)
+        found.take(self._list, _utc())
+        return found
 
     def _device(self, index: int, clients: int, trainer: Trainer) -> Device:
         """Enrol one client: its own key, its certificate, its policy and journal."""
@@ -211,7 +216,7 @@ class Federation:
                 id=node, certificate=leaf.public_bytes(Encoding.DER), signing=signing
             ),
             policy=self.policy,
-            verifier=self._verifier(),
+            membership=self._membership(),
             ca=sha256(self._root).digest(),
             journal=MemoryJournal(),
             update=Update(trainer, site, self.policy, entropy=os_entropy, seed=seed),

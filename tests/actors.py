@@ -28,6 +28,8 @@ from umbel.protocol.context import RosterEntry, Terms, bitmap
 from umbel.protocol.entropy import os_entropy
 from umbel.protocol.errors import PeerError, Refused
 from umbel.protocol.member import MemberSide
+from umbel.protocol.members import LIFE, MemberList
+from umbel.protocol.membership import Membership
 from umbel.protocol.plan import Params
 from umbel.protocol.reopening import Reopenable
 from umbel.protocol.standpoint import Identity, Standpoint
@@ -71,6 +73,17 @@ def enrolled(node: bytes, site: str = "site", *, ca: str = "ours", now: datetime
 def verifier() -> Verifier:
     """Return the verifier that pins our CA; what it verified, it keeps."""
     return Verifier(authority("ours").certificate, FEDERATION)
+
+
+def membership(
+    ca: Authority | None = None, now: datetime = NOW, revoked: Iterable[bytes] = (), epoch: int = 1
+) -> Membership:
+    """Return what a device of a CA's federation verifies by, with a list in force from `now`."""
+    ca = ca or authority("ours")
+    listed = MemberList(ca.federation, epoch, now, now + LIFE, frozenset(revoked))
+    found = Membership(ca.certificate, ca.federation)
+    found.take(listed.sign(ca), now)
+    return found
 
 
 def verified(who: Identity) -> Member:

@@ -25,7 +25,7 @@ from umbel.protocol.certificates import Authority
 from umbel.protocol.codec import Codec
 from umbel.protocol.errors import Malformed, StateError
 from umbel.protocol.frames import HEADER, Kind, frames
-from umbel.protocol.verification import Verifier
+from umbel.protocol.membership import Membership
 from umbel.server import core_wire
 from umbel.server.core.run_model import RunModel
 from umbel.server.core.world import World
@@ -77,14 +77,14 @@ def done(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 @cache
-def _verifier() -> Verifier:
-    return Verifier(authority().certificate, FEDERATION)
+def _membership() -> Membership:
+    return Membership(authority().certificate, FEDERATION)
 
 
 def core() -> tuple[Core, Heard]:
     """Return a core that serves one run, and its ServerApp's ear."""
     made = Core(
-        _verifier(), GATEWAY, World(1), clock=lambda: 100.0, wall=lambda: datetime.now(UTC),
+        _membership(), GATEWAY, World(1), clock=lambda: 100.0, wall=lambda: datetime.now(UTC),
         say=lambda _kind, _line: None,
     )  # fmt: skip
     heard = Heard()

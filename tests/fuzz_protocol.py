@@ -80,7 +80,11 @@ def _up() -> list[bytes]:
 
 def _down() -> list[bytes]:
     welcome = pb.Welcome(epoch=4)
-    downs = (pb.Down(welcome=welcome, ack=7), pb.Down(seq=9, ack=3, message=b"m" * 90))
+    trust = pb.Trust(issuing=[authority("ours").der], members=b"m" * 40)
+    downs = (
+        pb.Down(welcome=welcome, ack=7), pb.Down(seq=9, ack=3, message=b"m" * 90),
+        pb.Down(trust=trust, ack=1),
+    )  # fmt: skip
     return [down.SerializeToString() for down in downs]
 
 
@@ -213,7 +217,9 @@ def _tlv(tag: int, body: bytes) -> bytes:
 
 
 def _list(data: bytes) -> MemberList:
-    return MemberList.open(data, authority("ours").key.public_key(), FEDERATION, NOW, 3)
+    found = MemberList.open(data, [authority("ours").key.public_key()], FEDERATION)
+    found.check(NOW, 3)
+    return found
 
 
 def _list_again(found: MemberList) -> bytes:

@@ -29,7 +29,6 @@ from umbel.protocol.frames import Kind, frames
 from umbel.protocol.reopening import Reopenable
 from umbel.protocol.round_table import OVER, RoundPhase
 from umbel.protocol.transcript import Transcript
-from umbel.protocol.verification import Verifier
 from umbel.server.attempt import Attempt
 from umbel.server.core.world import World
 from umbel.server.deadlines import times
@@ -41,12 +40,11 @@ from umbel.server.stepping import StepOrder
 from umbel.strategies.server_rules import FedAvg
 from umbel.strategies.task import Site
 from umbel.tests.actors import (
-    FEDERATION,
     NOW,
     PARAMS,
     agreed,
-    authority,
     identity,
+    membership,
     policy,
     verified,
 )
@@ -60,6 +58,7 @@ if TYPE_CHECKING:
     from umbel.protocol.context import Terms
     from umbel.protocol.entropy import Entropy
     from umbel.protocol.layout import MessageLayout
+    from umbel.protocol.membership import Membership
 
 MEMBERS = 5
 FRAME, MESSAGE = "frame", "message"
@@ -81,9 +80,9 @@ def seeded(seed: int) -> Entropy:
 
 
 @cache
-def trusted() -> Verifier:
+def trusted() -> Membership:
     """Return what verifies members; a certificate is verified once."""
-    return Verifier(authority("ours").certificate, FEDERATION)
+    return membership()
 
 
 class Bare(Numbers):
@@ -101,7 +100,7 @@ def session(index: int, code: Numbers | None = None, most: int = 1 << 20) -> Ses
         code or Numbers(), Site(partition=index, partitions=MEMBERS), own, entropy=entropy
     )
     device = Device(
-        identity=identity(index), policy=own, verifier=trusted(), ca=agreed().ca,
+        identity=identity(index), policy=own, membership=trusted(), ca=agreed().ca,
         journal=MemoryJournal(), update=update, clock=lambda: NOW, entropy=entropy,
         log=lambda _line: None,
     )  # fmt: skip
@@ -261,7 +260,7 @@ def _reopened(data: bytes) -> int:
     known = played("A")
     server = Reopenable(known.terms)
     kept = Transcript.unpack(data)
-    server.reopen(kept, lambda der: trusted().member(der, NOW))
+    server.reopen(kept, lambda der: trusted().verifier.member(der, NOW))
     for index, kind, said in known.up:
         body = pb.ToServer.FromString(said) if kind == MESSAGE else pb.ToServer()
         if body.HasField("vote"):

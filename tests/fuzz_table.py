@@ -12,17 +12,21 @@ from umbel.tests.fuzz_core import CORE
 from umbel.tests.fuzz_files import FILES
 from umbel.tests.fuzz_flower import FLOWER
 from umbel.tests.fuzz_issuer import ISSUER
+from umbel.tests.fuzz_members import MEMBERS
 from umbel.tests.fuzz_owner import OWNER
 from umbel.tests.fuzz_protocol import PROTOCOL
 from umbel.tests.fuzz_roles import ROLES
 from umbel.tests.fuzz_runs import RUNS
 
-PARSERS = (*PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *FLOWER, *ISSUER, *OWNER, *ROLES)
+PARSERS = (
+    *PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *FLOWER, *ISSUER, *OWNER, *ROLES, *MEMBERS,
+)  # fmt: skip
 
 CALLS = (
     *("json.load", "json.loads", "read_json", "tomllib.load", "tomllib.loads", "read_toml"),
     *("FromString", "ParseFromString", "MergeFromString", "unpack", "unpack_from", "iter_unpack"),
     *("load_pem_x509_certificate", "load_der_x509_certificate", "load_pem_private_key"),
+    "load_pem_x509_certificates",
     *("load_ssh_private_key", "safe_open", "load_file", "sqlite3.connect"),
     *("from_json", "literal_eval", "read_magic", "read_array_header_1_0", "ZipFile"),
 )
@@ -36,18 +40,20 @@ READERS: dict[str, str] = {
     "protocol/frames.py": "frames.Assembly; core_service.frame; attempt.message",
     "protocol/manifest.py": "manifest.from_json; manifest.unpack",
     "protocol/members.py": "members.open",
+    "protocol/membership.py": "membership.take; membership.learn",
     "protocol/tickets.py": "tickets.admit; core_service.enter",
     "protocol/transcript.py": "transcript.unpack, reopen",
     "protocol/verification.py": "verification.member; verification.peer; verification.peer PEM",
     "protocol/wire.py": "wire.parse_to_server; wire.parse_to_client; wire.parse_up; "
-    "wire.parse_down; wire.parse_fetch",
+    "wire.parse_down; wire.parse_fetch; wire.parse_trust",
     "strategies/app.py": "app.read_tables, run_config.tables",
     "strategies/object_tree.py": "object_tree; object_tree, bodies",
     "clients/apps.py": "apps.parse",
     "clients/bundle.py": "bundle.read; bundle.read, pyproject",
     "clients/clock.py": "clock.issued",
     "clients/device_files.py": "device_files.read; device_files.tls, certificate; "
-    "device_files.tls, key; device_files.identity, certificate; device_files.identity, key",
+    "device_files.tls, key; device_files.identity, certificate; device_files.identity, key; "
+    "device_files.membership, list; device_files.membership, issuing",
     "clients/doctor_files.py": "doctor_files, device.toml; doctor_files, certificate; "
     "doctor_files, key; doctor_files, node key",
     "clients/flower_node.py": "an SSH key of this device's own making; test_flower_node.py",
@@ -62,6 +68,7 @@ READERS: dict[str, str] = {
     "server/core_client.py": "core_client._federation_of; core_client._root_of; core_wire events",
     "server/core_commands.py": "core_commands",
     "server/core_socket.py": "credentials that the kernel writes",
+    "server/core_watch.py": "core_watch.read_trust; core_watch.read_leaf",
     "server/core_wire.py": "core_wire commands, bytes; core_wire events",
     "server/evaluator.py": "what the ServerApp that started it asks for",
     "server/evaluator_process.py": "evaluator_process.heard",

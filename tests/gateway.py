@@ -21,17 +21,15 @@ from umbel.protocol.aggregator import ServerSide
 from umbel.protocol.digest import model_digest
 from umbel.protocol.entropy import os_entropy
 from umbel.protocol.frames import Kind, frames
-from umbel.protocol.verification import Verifier
 from umbel.server.invitation import start_of
 from umbel.strategies.task import Site
 from umbel.strategies.trainer import TrainResult
 from umbel.tests.actors import (
-    FEDERATION,
     NOW,
     PARAMS,
     agreed,
-    authority,
     identity,
+    membership,
     policy,
     verified,
 )
@@ -112,7 +110,7 @@ class Gateway:
         device = Device(
             identity=self.people[index],
             policy=self._own,
-            verifier=Verifier(authority("ours").certificate, FEDERATION),
+            membership=membership(),
             ca=agreed().ca,
             journal=journal,
             update=update,

@@ -321,7 +321,7 @@ DEVICE = [
     off(
         "_roster::test_a_server_that_lists_a_revoked_member_gets_no_shares",
         "protocol/verification.py",
-        "if member.id in self._revoked:",
+        "if member.id in self.revoked:",
     ),
     out(
         "_roster::test_a_server_that_invents_a_member_without_a_valid_certificate_gets_no_shares",

@@ -30,9 +30,9 @@ from umbel.protocol.frames import Kind, frames
 from umbel.protocol.manifest import Manifest
 from umbel.protocol.plan import Params
 from umbel.protocol.standpoint import Identity
-from umbel.protocol.verification import Verifier
 from umbel.strategies.task import Site
 from umbel.strategies.trainer import TrainResult
+from umbel.tests.actors import membership
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -135,7 +135,7 @@ class Place:
             Device(
                 identity=identity(self.index),
                 policy=self.policy,
-                verifier=Verifier(root, FEDERATION),
+                membership=membership(authority(), NOW),
                 ca=hashlib.sha256(root.public_bytes(Encoding.DER)).digest(),
                 app=self.app,
                 journal=self.journal,

@@ -29,7 +29,6 @@ from umbel.protocol.entropy import os_entropy
 from umbel.protocol.frames import MAGIC
 from umbel.protocol.plan import Params
 from umbel.protocol.standpoint import Identity
-from umbel.protocol.verification import Verifier
 from umbel.server.coordinator import Coordinator
 from umbel.server.core.world import World
 from umbel.server.history import History, take_over
@@ -40,6 +39,7 @@ from umbel.server.surroundings import Surroundings
 from umbel.simulation.link import Clock, Link
 from umbel.strategies.task import Site
 from umbel.strategies.trainer import TrainResult
+from umbel.tests.actors import membership
 from umbel.tests.integers import summed, update, weight
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from umbel.protocol.membership import Membership
     from umbel.server.core.worlds import AnyWorld
     from umbel.server.ledger import Event, RoundRecord
     from umbel.server.round_folder import Round
@@ -125,7 +126,7 @@ class Player:
     """One enrolled member."""
 
     identity: Identity
-    verifier: Verifier
+    membership: Membership
 
     @property
     def node(self) -> str:
@@ -141,7 +142,7 @@ class Cast:
         self.authority = Authority.create(FEDERATION, NOW)
         der = self.authority.certificate.public_bytes(Encoding.DER)
         self.ca = hashlib.sha256(der).digest()
-        self.verifier = Verifier(self.authority.certificate, FEDERATION)
+        self.verifier = membership(self.authority, NOW).verifier
         self.players = [self._enrol(i) for i in range(count)]
 
     def _enrol(self, index: int) -> Player:
@@ -151,7 +152,7 @@ class Cast:
         site = f"site-{index // 2}"
         leaf = self.authority.issue_signing(signing.public_key(), node, site, NOW)
         identity = Identity(id=node, certificate=leaf.public_bytes(Encoding.DER), signing=signing)
-        return Player(identity, Verifier(self.authority.certificate, FEDERATION))
+        return Player(identity, membership(self.authority, NOW))
 
 
 @cache
@@ -270,7 +271,7 @@ class Stage:
             Device(
                 identity=player.identity,
                 policy=allowed,
-                verifier=player.verifier,
+                membership=player.membership,
                 ca=self.cast.ca,
                 journal=MemoryJournal(),
                 update=_trainee(self.trainer, index, len(self.players), allowed),

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from umbel.clients.policy import Policy
 from umbel.protocol.errors import StateError
+from umbel.protocol.membership import Membership
 from umbel.protocol.verification import Verifier
 from umbel.simulation.dev_federation import Client, DevFederation, prepare, write_devices
 
@@ -73,7 +74,7 @@ def test_every_file_is_there_and_keys_are_private(made: DevFederation) -> None:
     device |= {f"{n}.{e}" for n in ("signing", "tls") for e in ("pem", "key")}
     for client in CLIENTS:
         expected |= {f"nodes/{client.name}/{name}" for name in device}
-    assert set(_content(made.folder)) == expected | {"nodes.json"}
+    assert set(_content(made.folder)) == expected | {"nodes.json", "members.list"}
     for path in [made.folder, *made.folder.rglob("*")]:
         mode = stat.S_IMODE(path.stat().st_mode)
         assert not mode & 0o022, path
@@ -165,8 +166,23 @@ def test_what_exists_is_kept(made: DevFederation, tmp_path: Path) -> None:
     folder = _copied(made, tmp_path / "dev")
     before = _content(folder)
     again = prepare(folder, "dev", CLIENTS, NOW + timedelta(days=4))
-    assert _content(folder) == before
+    changed = {name for name, content in _content(folder).items() if content != before[name]}
+    assert changed == {"members.list"}
     assert again.nodes == made.nodes
+
+
+def test_a_list_is_signed_for_a_week_at_each_start_and_none_is_older_than_one_before(
+    made: DevFederation, tmp_path: Path
+) -> None:
+    folder = _copied(made, tmp_path / "dev")
+    epochs = []
+    for now in (NOW + timedelta(days=4), NOW, NOW):  # a clock that was set back, too
+        prepare(folder, "dev", CLIENTS, now)
+        known = Membership(_certificate(folder / "ca.pem"), "dev")
+        assert known.take((folder / "members.list").read_bytes(), now)
+        known.check(now + timedelta(days=6))
+        epochs.append(known.epoch)
+    assert epochs == sorted(set(epochs))
 
 
 def test_leaves_are_renewed_near_their_end_with_id_and_key(
@@ -179,7 +195,7 @@ def test_leaves_are_renewed_near_their_end_with_id_and_key(
     after = _content(folder)
     changed = {name for name, content in after.items() if content != before[name]}
     leaves = {f"nodes/{c.name}/{n}.pem" for c in CLIENTS for n in ("signing", "tls")}
-    assert changed == leaves | {"nodes.json"}
+    assert changed == leaves | {"nodes.json", "members.list"}
     verifier = Verifier(_certificate(renewed.ca), "dev")
     for old, new in zip(made.nodes, renewed.nodes, strict=True):
         leaf = _certificate(renewed.device(new.name) / "signing.pem")

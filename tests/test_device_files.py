@@ -62,7 +62,7 @@ def test_what_enrolment_wrote_is_read(device: Path) -> None:
     assert (files.ddp, files.memory, files.journal) == (0, None, device / "journal")
     identity = files.identity(NOW)
     assert identity.id == files.id
-    assert files.verifier().member(identity.certificate, NOW).site == "edge-0"
+    assert files.membership(NOW).verifier.member(identity.certificate, NOW).site == "edge-0"
     tls = files.tls(NOW)
     assert tls.root == (device / "ca.pem").read_bytes()
     assert b"PRIVATE KEY" in tls.key

@@ -178,7 +178,7 @@ def test_every_message_of_the_contract_is_named() -> None:
 
 def test_the_stream_s_messages_have_the_listed_fields() -> None:
     listed = {row[0]: row[1].split(", ") for row in rows(PROTOCOL, "### 11.2")[2:]}
-    assert set(listed) == {"Up", "Down", "Hello", "Welcome", "FetchRequest"}
+    assert set(listed) == {"Up", "Down", "Hello", "Welcome", "Trust", "FetchRequest"}
     for name, fields in listed.items():
         message = pb.DESCRIPTOR.message_types_by_name[name]
         assert fields == [field.name for field in message.fields], name

@@ -41,7 +41,9 @@ def verifier(stage: Stage) -> Verifier:
 
 def members(stage: Stage, answer: EnrolAnswer) -> MemberList:
     ca = x509.load_pem_x509_certificate(answer.issuing[0].encode())
-    return MemberList.open(answer.members, ca.public_key(), "wards", stage.clock.now)  # type: ignore[arg-type]
+    found = MemberList.open(answer.members, [ca.public_key()], "wards")  # type: ignore[list-item]
+    found.check(stage.clock.now)
+    return found
 
 
 def nodes_json(stage: Stage) -> list[dict[str, str]]:

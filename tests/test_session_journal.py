@@ -14,7 +14,6 @@ from umbel.protocol import journal as records
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.canonical import settings_to_pb
 from umbel.protocol.errors import Malformed, StateError
-from umbel.protocol.verification import Verifier
 from umbel.strategies.app import AppRef
 from umbel.tests.handmade import (
     NOW,
@@ -252,8 +251,7 @@ def test_what_cannot_be_told_apart_is_not_a_setting() -> None:
 def test_a_revoked_neighbour_is_refused() -> None:
     gate = Gateway(devices(3))
     gate.gather_keys()
-    verifier = gate.places[0].session._device.verifier
-    assert isinstance(verifier, Verifier)
+    verifier = gate.places[0].session._device.membership.verifier
     verifier.member(identity(1).certificate, NOW)
     verifier.revoke([identity(1).id])
     assert refusal(gate.give(0, {"roster": gate.roster(0)})) == ("REASON_CERTIFICATE", "")

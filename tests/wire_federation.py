@@ -25,7 +25,7 @@ from umbel.protocol import messages_pb2 as pb
 from umbel.protocol import tickets
 from umbel.protocol.certificates import Authority
 from umbel.protocol.manifest import Manifest
-from umbel.protocol.verification import Verifier
+from umbel.protocol.membership import Membership
 from umbel.server.core.world import World
 from umbel.server.core_service import Core
 from umbel.server.grpc_gateway import Gateway
@@ -131,7 +131,7 @@ class Federation:
         self.lines: list[str] = []
         self.ahead = 0.0
         self.core = Core(
-            Verifier(self.authority.certificate, FEDERATION),
+            Membership(self.authority.certificate, FEDERATION),
             GATEWAY,
             World(slots),
             clock=lambda: time.monotonic() + self.ahead,
