@@ -20,7 +20,7 @@ User code    child.py runs it in one process, worker.py, over pipe.py. trainers.
 The owner    status_file.py is what agent and session say of themselves, pause.py the owner's word
              that they obey.
 The doctor   doctor_cli.py is `umbel client doctor`, doctor.py its probes, doctor_files.py those of
-             the device's directory.
+             the device's directory, doctor_line.py of the way to front and gateway.
 Commands     cli.py is `umbel client`, options.py what its commands share; pause_cli.py and
              resume_cli.py.
 """

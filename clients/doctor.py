@@ -1,6 +1,7 @@
 """The probes of `umbel client doctor`: what is looked at on a device, and at once.
 
-doctor_files.py looks at the device's directory, host/doctor_machine.py at the machine.
+doctor_files.py looks at the device's directory, doctor_line.py at the way to front and gateway,
+host/doctor_machine.py at the machine.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from . import doctor_files
+from . import doctor_files, doctor_line
 from .. import __version__
+from ..host import doctor_dial as dial
 from ..host import doctor_machine as machine
+from ..host import doctor_tls as tls
 from ..host.doctor import RUNNER, Probe
 
 if TYPE_CHECKING:
@@ -21,10 +24,14 @@ if TYPE_CHECKING:
     from .doctor_files import Known
     from ..host.doctor import Finding
 
-TABLES = (RUNNER, machine.MACHINE, doctor_files.FILES)
+TABLES = (RUNNER, dial.DIAL, tls.TLS, machine.MACHINE, doctor_files.FILES, doctor_line.LINE)
 """Every finding that this doctor can make."""
 TORCH_S = 60.0
 """Seconds for torch to say whether it sees a GPU: its first import on a small board takes long."""
+
+
+LINE_S = 45.0
+"""Seconds for one of the two servers, all steps together."""
 
 
 def probes(directory: Path) -> list[Probe]:
@@ -36,6 +43,9 @@ def probes(directory: Path) -> list[Probe]:
         Probe("directory", partial(_directory, known)),
         Probe("certificates", partial(doctor_files.leaves, known, now)),
         Probe("journal", partial(doctor_files.journal, directory)),
+        Probe("proxies", partial(doctor_line.proxies, known)),
+        Probe("front", partial(doctor_line.front, known), LINE_S),
+        Probe("gateway", partial(doctor_line.gateway, known), LINE_S),
         Probe("platform", machine.platform_of),
         Probe("versions", partial(machine.versions, __version__)),
         Probe("wheels", machine.wheels),

@@ -1,4 +1,4 @@
-"""Freeing a SuperNode's key: a `DeactivateNode` request signed with it, before the node starts.
+"""Requests that a SuperNode's key signs: freeing it before a start, asking whether it is known.
 
 A SuperLink refuses a SuperNode that was killed hard for about a minute, until it counts its
 predecessor offline. The predecessor would have deactivated itself; anybody with its key can, and
@@ -19,6 +19,8 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+from flwr.proto.node_pb2 import Node as FlowerNode
+from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -62,6 +64,38 @@ def deactivate(
     known = _remembered(key) if node_id is None else node_id
     if known is None:
         return False
+    try:
+        with _client(superlink, root, key, timeout) as client:
+            client.DeactivateNode(DeactivateNodeRequest(node_id=known))
+    except (httpx.HTTPError, RuntimeError, ValueError):
+        return False
+    return True
+
+
+def is_registered(superlink: str, root: Path, key: Path, timeout: float = 5.0) -> bool | None:
+    """Ask for a run that there is not: an answer shows that the SuperLink takes the signature.
+
+    Returns:
+        None where the node's id is not known here, or no answer came.
+
+    Raises:
+        SettingsError: The key or the CA file cannot be read.
+    """
+    known = _remembered(key)
+    if known is None:
+        return None
+    try:
+        with _client(superlink, root, key, timeout) as client:
+            client.GetRun(GetRunRequest(node=FlowerNode(node_id=known), run_id=0))
+    except httpx.HTTPStatusError as error:
+        return error.response.status_code != httpx.codes.UNAUTHORIZED
+    except (httpx.HTTPError, RuntimeError, ValueError):
+        return None
+    return True
+
+
+def _client(superlink: str, root: Path, key: Path, timeout: float) -> FleetHttpClient:
+    """Return a client of the Fleet API that signs as this node."""
     own = _load(key)
     try:
         trust = ssl.create_default_context(cafile=str(root))
@@ -71,14 +105,9 @@ def deactivate(
         RuntimeVersionHttpInterceptor(component_name="SuperNode"),
         NodeAuthHttpInterceptor(own, own.public_key()),
     ]
-    try:
-        with FleetHttpClient(
-            f"https://{superlink}", interceptors=interceptors, verify=trust, timeout=timeout
-        ) as client:
-            client.DeactivateNode(DeactivateNodeRequest(node_id=known))
-    except (httpx.HTTPError, RuntimeError, ValueError):
-        return False
-    return True
+    return FleetHttpClient(
+        f"https://{superlink}", interceptors=interceptors, verify=trust, timeout=timeout
+    )
 
 
 def _remembered(key: Path) -> int | None:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 import httpx
 from starlette.responses import PlainTextResponse
 
+from . import service
 from .front_body import Body, Gone, Pace, Terms, Turned
 from .front_places import AT_ONCE, MOST, Places
 
@@ -209,7 +210,7 @@ class Front:
     # -- pages of its own ---------------------------------------------------------------------
 
     async def _health(self) -> PlainTextResponse:
-        return PlainTextResponse("ok\n")
+        return PlainTextResponse("ok\n", headers=service.about())
 
     async def _ready(self) -> PlainTextResponse:
         """Ask the SuperLink, once a second at most, however many ask here."""

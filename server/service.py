@@ -9,8 +9,11 @@ import asyncio
 import resource
 import signal
 from datetime import UTC, datetime
+from email.utils import formatdate
 from typing import TYPE_CHECKING
 
+from .. import __version__
+from ..protocol.context import PROTOCOL
 from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
@@ -20,6 +23,18 @@ if TYPE_CHECKING:
 
 _LAST_PORT = 65535
 _OTHER_FILES = 512
+
+
+def about() -> dict[str, str]:
+    """Return what a server says of itself in the headers of a page: its clock and versions.
+
+    A device that is looked at by `umbel client doctor` compares them with its own.
+    """
+    return {
+        "date": formatdate(usegmt=True),
+        "umbel-version": __version__,
+        "umbel-protocol": str(PROTOCOL),
+    }
 
 
 def check_listening(port: int, connections: int) -> None:

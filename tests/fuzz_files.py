@@ -30,6 +30,7 @@ from umbel.clients import doctor_files
 from umbel.clients.device_files import DeviceFiles
 from umbel.clients.journal import FileJournal
 from umbel.clients.policy import Policy
+from umbel.host import doctor_tls
 from umbel.host.processes import read_state
 from umbel.protocol.errors import BadCertificate, SettingsError, StateError
 from umbel.server import registry
@@ -154,6 +155,12 @@ def _doctored() -> None:
     for look in (doctor_files.directory_of(known), doctor_files.leaves(known, datetime.now(UTC))):
         for finding in look:
             assert "PRIVATE KEY" not in finding.line
+
+
+def _shown_by_a_server(data: bytes) -> None:
+    shown = doctor_tls.loaded(data)
+    for text in (doctor_tls.federation_of(shown), *doctor_tls.names_of(shown)) if shown else ():
+        assert text is None or len(text) < 1 << 16
 
 
 def _journal() -> object:
@@ -307,6 +314,14 @@ FILES = (
             ("key", "tls.key", "der", _keys("tls.key"), pem("PRIVATE KEY")),
             ("node key", "flower", "bytes", lambda: [(device() / "flower").read_bytes()], None),
         )
+    ),
+    Parser(
+        name="doctor_tls, certificate", form="der", errors=(), make=_certificates("tls.pem"),
+        parse=_shown_by_a_server,
+    ),
+    Parser(
+        name="doctor_tls, page", errors=(), parse=doctor_tls.parsed,
+        make=lambda: [b"HTTP/1.1 200 OK\r\ndate: Tue, 01 Dec 2026 06:00:00 GMT\r\n\r\nok\n"],
     ),
     Parser(
         name="journal file", form="lines", errors=(StateError,), make=journals, seal=summed,

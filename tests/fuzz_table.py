@@ -96,6 +96,7 @@ READERS: dict[str, str] = {
     "server/flower_control.py": "what Flower's client makes of its own SuperLink's answer",
     "simulation/sign_cli.py": "a key of this user's own making; test_sign_cli.py",
     "simulation/link.py": "messages of this process, to count them",
+    "host/doctor_tls.py": "doctor_tls, certificate; doctor_tls, page",
     "host/doctor_machine.py": "what a process of its own says of imports",
     "host/processes.py": "processes.read_state",
 }

@@ -5,12 +5,23 @@ from __future__ import annotations
 from umbel.tests import (
     test_doctor,
     test_doctor_cli,
+    test_doctor_dial,
     test_doctor_files,
+    test_doctor_line,
     test_doctor_machine,
+    test_doctor_tls,
 )
 from umbel.tests.provoked import KINDS
 
-MODULES = (test_doctor, test_doctor_cli, test_doctor_files, test_doctor_machine)
+MODULES = (
+    test_doctor,
+    test_doctor_cli,
+    test_doctor_dial,
+    test_doctor_files,
+    test_doctor_line,
+    test_doctor_machine,
+    test_doctor_tls,
+)
 
 
 def test_each_finding_is_provoked_once() -> None:

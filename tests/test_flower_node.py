@@ -19,7 +19,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from umbel.clients.flower_node import deactivate, remember
+from umbel.clients.flower_node import deactivate, is_registered, remember
 from umbel.protocol.errors import SettingsError
 from umbel.server.flower_control import Control
 from umbel.tests.federations import made
@@ -146,3 +146,20 @@ def test_files_that_cannot_be_read_are_named(place: Place, tmp_path: Path) -> No
         deactivate(place.address, place.root, tmp_path / "none", 1)
     with pytest.raises(SettingsError, match="a CA's PEM file"):
         deactivate(place.address, tmp_path / "none", place.key, 1)
+
+
+def test_a_superlink_says_whether_it_knows_a_node(place: Place) -> None:
+    remember(place.key, place.node_id)
+    before = place.status()
+    assert is_registered(place.address, place.root, place.key) is True
+    assert place.status() == before  # the question changes nothing
+    stranger = place.federation.device("edge-1") / "flower"
+    assert is_registered(place.address, place.root, stranger) is None  # it has no id here
+    remember(stranger, place.node_id)
+    assert is_registered(place.address, place.root, stranger) is False
+    remember(place.key, place.node_id + 1)
+    assert is_registered(place.address, place.root, place.key) is False
+    remember(place.key, place.node_id)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert is_registered(address, place.root, place.key, timeout=0.5) is None

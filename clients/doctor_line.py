@@ -1,0 +1,182 @@
+"""What `umbel client doctor` finds on the way to the federation's two servers, front and gateway.
+
+Each is one chain of steps that ends at the first that fails: name, address, port, TLS, certificate,
+then what the server itself says. The front is asked for its pages and, by a request that this node
+signs and that changes nothing, whether the SuperLink knows it; the gateway is shown the device's
+certificate, and takes and gives bytes for the speed of the line (grpc_measure.py).
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from .. import __version__
+from ..host import doctor_dial as dial
+from ..host import doctor_tls as tls
+from ..host.doctor import NOTE, OK, PROBLEM, WARNING, Kind, Table
+from ..protocol.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping
+
+    from .doctor_files import Known
+    from ..host.doctor import Finding
+
+    Resolve = Callable[..., dial.Addresses]
+
+_GOOD, _AWAY = 200, 503
+_ANEW = "umbel client enrol TOKEN, with a new token"
+
+
+class Way(NamedTuple):
+    """How a server is reached."""
+
+    bound: float | None = None
+    """Seconds for each step, in place of those of doctor_dial.py and doctor_tls.py."""
+    resolve: Resolve = socket.getaddrinfo
+
+
+_WAY = Way()
+
+LINE = Table({
+    "front.ok": Kind(OK, "the front answers, and the SuperLink behind it"),
+    "front.other": Kind(PROBLEM, "another server of the federation answers where the front should"),
+    "front.superlink": Kind(PROBLEM, "the front answers, and the SuperLink behind it is away"),
+    "gateway.ok": Kind(OK, "the gateway takes this device's certificate"),
+    "versions.server": Kind(WARNING, "server and device run different minor versions of umbel"),
+    "protocol.old": Kind(PROBLEM, "the server speaks an older protocol than the policy allows"),
+    "node.registered": Kind(OK, "the SuperLink knows this node"),
+    "node.unregistered": Kind(PROBLEM, "the SuperLink does not know this node's key"),
+    "node.unknown": Kind(NOTE, "which number the SuperLink gave this node is not kept here yet"),
+})  # fmt: skip
+
+
+def proxies(known: Known) -> Iterator[Finding]:
+    """Look whether front and gateway are reached by the same way."""
+    front_, gateway_ = dial.split(known.superlink), dial.split(known.gateway)
+    if front_ and gateway_:
+        yield from dial.uneven(dial.proxies(front_[0])[0], dial.proxies(gateway_[0])[1])
+
+
+def front(known: Known, way: Way = _WAY) -> Iterator[Finding]:
+    """Look at the way to the front, and at what it says."""
+    place = dial.split(known.superlink)
+    proxy = dial.proxies(place[0])[0] if place else None
+    secure = yield from _secured(known, "front", known.superlink, proxy, way)
+    if secure is not None:
+        with closing(secure):
+            yield from _pages(known, secure, known.superlink)
+
+
+def gateway(known: Known, way: Way = _WAY) -> Iterator[Finding]:
+    """Look at the way to the gateway, and whether it takes this device's certificate."""
+    place = dial.split(known.gateway)
+    proxy = dial.proxies(place[0])[1] if place else None
+    own = _own(known.directory)
+    secure = yield from _secured(known, "gateway", known.gateway, proxy, way, own)
+    if secure is None or place is None:
+        return
+    expected = _expected(known, f"gateway {known.gateway}", place[0], way)
+    with closing(secure):
+        if secure.selected_alpn_protocol() == "h2":
+            refused = tls.refused(expected, secure)
+            yield refused or LINE("gateway.ok", f"gateway {known.gateway}: takes this certificate")
+
+
+def _secured(
+    known: Known, what: str, address: str, proxy: dial.Proxy | None, way: Way,
+    own: tuple[Path, Path] | None = None,
+) -> Generator[Finding, None, ssl.SSLSocket | None]:  # fmt: skip
+    """Return a connection with a server of this device's federation, or None after the cause."""
+
+    def steps() -> dial.Steps:
+        return dial.reached(what, address, proxy, way.resolve, way.bound)
+
+    line = yield from steps()
+    place = dial.split(address)
+    if line is None or place is None:
+        return None
+    if known.root is None:  # no certificate can be judged; that was said
+        line.close()
+        return None
+    expected = replace(
+        _expected(known, f"{what} {address}", place[0], way), h2=what == "gateway", own=own
+    )
+    return (yield from tls.checked(expected, line, lambda: dial.taken(steps())[1]))
+
+
+def _own(directory: Path) -> tuple[Path, Path] | None:
+    """Return this device's certificate and key, if they are such."""
+    files = directory / "tls.pem", directory / "tls.key"
+    with suppress(OSError, ValueError):
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(*files, password=lambda: "")
+        return files
+    return None
+
+
+def _pages(known: Known, secure: ssl.SSLSocket, address: str) -> Iterator[Finding]:
+    """Look at the front's pages, and what stands behind it."""
+    health = tls.page(secure, address, "/healthz")
+    if health is None or health.status != _GOOD:
+        said = f"/healthz gives {health.status}" if health else "no answer to a request"
+        fix = "correct superlink in device.toml: it is the front's address, not the SuperLink's"
+        yield LINE("front.other", f"front {address}: {said}", fix)
+        return
+    if health.skew is not None:
+        yield tls.clock("front", health.skew, health.error_s)
+    yield from versions(known, health.headers)
+    ready = tls.page(secure, address, "/readyz")
+    if ready is None or ready.status != _GOOD:
+        said = ready.body[:80].decode("ascii", "replace").strip() if ready else "no answer"
+        line = f"front {address}: not ready: {said}"
+        yield LINE("front.superlink", line, "umbel server doctor there")
+        return
+    yield LINE("front.ok", f"front {address}: ready")
+    yield from registered(known)
+
+
+def versions(known: Known, said: Mapping[str, str]) -> Iterator[Finding]:
+    """Compare versions with what a server says of its own in the headers of a page."""
+    theirs, protocol = said.get("umbel-version", ""), said.get("umbel-protocol", "")
+    if theirs and theirs.split(".")[:2] != __version__.split(".")[:2]:
+        line = f"the server runs umbel {theirs[:20]}, this device {__version__}"
+        minor = ".".join(theirs.split(".")[:2])
+        fix = f"pip install 'umbel=={minor}.*' here, or the other there"
+        yield LINE("versions.server", line, fix)
+    least = known.policy.min_protocol
+    if protocol.isascii() and protocol.isdigit() and int(protocol[:9]) < least:
+        line = f"the server speaks protocol {protocol[:9]}, trust.min_protocol is {least}"
+        yield LINE("protocol.old", line, "update umbel at the server")
+
+
+def registered(known: Known) -> Iterator[Finding]:
+    """Ask the SuperLink, by a request that this node signs and that changes nothing."""
+    from .flower_node import is_registered  # noqa: PLC0415 - flwr waits until it is needed
+
+    key = known.directory / "flower"
+    root = known.policy.ca or str(known.directory / "ca.pem")
+    with suppress(SettingsError):  # an unreadable key: said by doctor_files.py
+        answer = is_registered(known.superlink, Path(root), key)
+        if answer is None:
+            yield LINE("node.unknown", "this node has not been in contact with the SuperLink yet")
+        elif answer:
+            yield LINE("node.registered", "the SuperLink knows this node")
+        else:
+            line = "the SuperLink does not know this node's key; enrolment registers it"
+            yield LINE("node.unregistered", line, f"{_ANEW}; see the clock too if it is off")
+
+
+def _expected(known: Known, what: str, name: str, way: Way) -> tls.Expected:
+    """Return what a server of this device's federation must show."""
+    if known.root is None:
+        raise SettingsError("root", "a pinned root", "none")
+    pem = known.root.public_bytes(Encoding.PEM).decode("ascii")
+    seconds = tls.HANDSHAKE_S if way.bound is None else way.bound
+    return tls.Expected(what, name, known.root, pem, known.federation, bound=seconds)
