@@ -21,6 +21,11 @@ The owner    status_file.py is what agent and session say of themselves, pause.p
              that they obey.
 The doctor   doctor_cli.py is `umbel client doctor`, doctor.py its probes, doctor_files.py those of
              the device's directory, doctor_line.py of the way to front and gateway.
-Commands     cli.py is `umbel client`, options.py what its commands share; pause_cli.py and
-             resume_cli.py.
+Joining      enrol.py makes a device out of a token, renew.py gets it new certificates: both ask the
+             front (front_line.py), and granted.py looks at what comes before it is written.
+The agent    agent.py is `umbel client up`, for months: it runs flower_supernode.py, which becomes
+             the SuperNode that flower_slim.py makes small; renewals.py starts renewals,
+             sd_notify.py speaks to systemd.
+Commands     cli.py is `umbel client`, options.py what its commands share; enrol_cli.py,
+             renew_cli.py, up_cli.py, pause_cli.py and resume_cli.py.
 """

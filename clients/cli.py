@@ -9,6 +9,9 @@ from ..host.lazy_group import LazyGroup, Part
 
 class _Client(LazyGroup):
     parts: dict[str, Part] = {  # noqa: RUF012 - a table
+        "enrol": Part("clients.enrol_cli", "Make this machine a device, by a token."),
+        "up": Part("clients.up_cli", "Take part: run this device's agent."),
+        "renew": Part("clients.renew_cli", "Get new certificates for this device's keys."),
         "apps": Part("clients.apps_cli", "See which app bundles may run here, approve or reject."),
         "pause": Part("clients.pause_cli", "Take no part for a while."),
         "resume": Part("clients.resume_cli", "Take part again."),

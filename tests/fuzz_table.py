@@ -12,6 +12,7 @@ from umbel.tests.fuzz_core import CORE
 from umbel.tests.fuzz_files import FILES
 from umbel.tests.fuzz_flower import FLOWER
 from umbel.tests.fuzz_issuer import ISSUER
+from umbel.tests.fuzz_joining import JOINING
 from umbel.tests.fuzz_members import MEMBERS
 from umbel.tests.fuzz_owner import OWNER
 from umbel.tests.fuzz_protocol import PROTOCOL
@@ -20,6 +21,7 @@ from umbel.tests.fuzz_runs import RUNS
 
 PARSERS = (
     *PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *FLOWER, *ISSUER, *OWNER, *ROLES, *MEMBERS,
+    *JOINING,
 )  # fmt: skip
 
 CALLS = (
@@ -50,12 +52,17 @@ READERS: dict[str, str] = {
     "strategies/object_tree.py": "object_tree; object_tree, bodies",
     "clients/apps.py": "apps.parse",
     "clients/bundle.py": "bundle.read; bundle.read, pyproject",
+    "clients/agent.py": "device_files.read, whose file it is",
     "clients/clock.py": "clock.issued",
     "clients/device_files.py": "device_files.read; device_files.tls, certificate; "
     "device_files.tls, key; device_files.identity, certificate; device_files.identity, key; "
     "device_files.membership, list; device_files.membership, issuing",
     "clients/doctor_files.py": "doctor_files, device.toml; doctor_files, certificate; "
     "doctor_files, key; doctor_files, node key",
+    "clients/enrol.py": "keys that this device has just made; test_enrol.py",
+    "clients/front_line.py": "front_line.root_of",
+    "clients/granted.py": "granted.check",
+    "clients/renew.py": "device_files.tls, certificate; device_files.tls, key",
     "clients/flower_node.py": "an SSH key of this device's own making; test_flower_node.py",
     "clients/flower_trainer.py": "its parent's own environment variable",
     "clients/grpc_session.py": "what wire.parse_to_client has accepted",
