@@ -9,6 +9,11 @@ from ..host.lazy_group import LazyGroup, Part
 
 class _Server(LazyGroup):
     parts = {  # noqa: RUF012 - a table
+        "init": Part("server.init_cli", "Make a federation: CA, certificates, settings."),
+        "token": Part("server.token_cli", "Make the line with which one device joins; list them."),
+        "remove": Part("server.remove_cli", "Revoke a node, at once and for good."),
+        "issuer": Part("server.issuer_cli", "Run the issuing CA: enrolment, renewal, member list."),
+        "roll-ca": Part("server.roll_ca_cli", "Make a new issuing CA under the same root."),
         "front": Part("server.front_cli", "Run the front: the HTTPS port before the SuperLink."),
         "doctor": Part("server.doctor_cli", "Say what is wrong with a federation's server."),
     }

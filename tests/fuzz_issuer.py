@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,9 @@ from umbel.protocol.enrolment import (
 )
 from umbel.protocol.enrolment_token import Token
 from umbel.protocol.errors import Malformed, SettingsError, StateError
-from umbel.server import federation_files, server_toml
+from umbel.server import federation_files, issuer_commands, issuer_wire, server_toml
 from umbel.server.server_toml import ServerSettings
+from umbel.server.token_terms import Terms
 from umbel.tests.fuzz_files import TOML, folder, of
 from umbel.tests.fuzzing import Parser
 from umbel.tests.issuing import Keys, Stage
@@ -72,6 +74,19 @@ def _token(data: bytes) -> Token:
 def _enrol(data: bytes) -> EnrolAnswer:
     """Ask the issuer itself: nothing but a refusal, or the node that there is."""
     return stage().issuer.enrol(EnrolRequest.parse(data))
+
+
+def _terms() -> Terms:
+    return Terms(name="a", site="b", seconds=60, apps=(bytes(32),))
+
+
+def _operate(data: bytes) -> str:
+    """Take a command of the operator: it is done, or told what is wrong, in JSON."""
+    made = issuer_commands.answer(stage().issuer, "token", data, print)
+    found = json.loads(made.body)
+    if made.status != issuer_commands.OK:
+        raise Malformed("issuer", found["line"])
+    return str(stage().issuer.revoke_token("a"))
 
 
 def _csr(data: bytes) -> list[Any]:
@@ -143,6 +158,15 @@ ISSUER = (
     Parser(
         name="issuer.enrol", parse=_enrol, errors=(Malformed, Declined),
         make=lambda: [keys().enrol(token()).dumps()], form="json",
+    ),
+    Parser(
+        name="issuer_wire.asked", parse=issuer_wire.asked, errors=(Malformed,),
+        make=lambda: [issuer_wire.request("enrol", b'{"a": "\\n"}')], form="json",
+        again=lambda found: issuer_wire.request(*found),
+    ),
+    Parser(
+        name="issuer_commands.answer", parse=_operate, errors=(Malformed,),
+        make=lambda: [json.dumps(_terms().dumps()).encode(), b'"press-1"', b"null"], form="json",
     ),
     Parser(
         name="server_toml.read",

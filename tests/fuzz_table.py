@@ -95,8 +95,11 @@ READERS: dict[str, str] = {
     "federation_files.authority, issuing.key",
     "server/issuer.py": "the root that this machine's own `umbel server init` has made",
     "server/issuer_books.py": "certificates that this issuer has signed",
+    "server/issuer_commands.py": "issuer_commands.answer",
     "server/issuer_signing.py": "certificates that this issuer has signed",
+    "server/issuer_wire.py": "issuer_wire.asked",
     "server/issuer_store.py": "the issuer's own database; test_issuer_files.py",
+    "server/roll_ca.py": "the root and its key, which this machine's operator has made",
     "server/server_toml.py": "server_toml.read",
     "simulation/dev_federation.py": "dev_federation.prepare, ca.key; "
     "dev_federation.prepare, nodes/edge-0/tls.pem",
