@@ -1,8 +1,8 @@
 """Floor 1: programs on one machine, and where they keep their state.
 
 Processes  processes.py is the one supervisor, process_tree.py finds what belongs to it, programs.py
-           is how a program is started, log_files.py bounds what it says. spawned.py is a process
-           that runs user code.
+           is how a program is started, waiting.py how something is waited for beside them,
+           log_files.py bounds what they say. spawned.py is a process that runs user code.
 The disk   places.py is the directory of what this machine remembers, disk_room.py says whether
            databases and logs have room, whole_file.py replaces a file whole and for good.
 Commands   lazy_group.py is a group of commands that are imported when one is called, stopping.py

@@ -2,7 +2,8 @@
 
 A round       coordinator.py drives rounds, attempt.py one try at one, on what surroundings.py
               gives them, with who is here by roll.py. settings.py checks a run's numbers,
-              run_config.py reads them by name, run_rule.py the server step among them,
+              run_config.py reads them by name, run_rule.py the server step among them, app_plan.py
+              finds them in an app's directory,
               deadlines.py makes every time of a round out of its one deadline,
               consistency.py refuses what contradicts itself; planning.py and
               cohort.py choose whom to ask, invitation.py says what for, rejoin.py whether the
@@ -44,7 +45,7 @@ Over Flower   flower_server_app.py is the ServerApp of a task, flower_train.py a
               behind that.
               flower_control.py is the SuperLink's Control API, flower_programs.py the server's
               programs, as `umbel up` and `umbel server up` start them, flower_lives.py the
-              ServerApps of one run, when one was killed.
+              ServerApps of one run, when one was killed, flower_output.py what they print.
 Membership    federation_files.py is a federation's directory, federation_init.py makes one,
               server_toml.py is what its operator decides. issuer.py gives nodes their certificates
               by tokens (token_terms.py) and takes them, and keeps the member list: with

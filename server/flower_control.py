@@ -190,16 +190,19 @@ class Control:
 
 
 def answers(address: str, ca: Path, page: str) -> bool:
-    """Tell whether the server on `address` (`host:port`) says on a page that all is well.
+    """Tell whether a server of this machine says on a page that all is well.
 
     Args:
-        address: Where it listens.
+        address: `host:port` on which it listens.
         ca: The root that its certificate chains to.
         page: The page's path.
     """
     context = ssl.create_default_context(cafile=ca)
     try:
-        answer = httpx.get(f"https://{address}{page}", verify=context, timeout=5.0)
+        # Whatever it listens on, its certificate bears this name.
+        own = {"sni_hostname": "localhost"}
+        with httpx.Client(verify=context, trust_env=False, timeout=5.0) as client:
+            answer = client.get(f"https://{address}{page}", extensions=own)
     except httpx.TransportError:
         return False
     return answer.is_success

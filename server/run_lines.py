@@ -36,6 +36,12 @@ def untested(number: int, why: str) -> str:
     return f"round {number}: the server's test {why}; the ServerApp's log says more"
 
 
+def tested(record: RoundRecord, rounds: int) -> str:
+    """Return the line about the test of a round that has been told of."""
+    found = "  ".join(f"{name} {value:.4f}" for name, value in own_test(record).items())
+    return f"round {record.round:>{len(str(rounds))}}/{rounds}  tested  {found}"
+
+
 def describe(record: RoundRecord, rounds: int, *, tests: bool = False) -> str:
     """Return one record as a line.
 

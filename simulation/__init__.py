@@ -5,10 +5,9 @@ In one process       run.py is `simulate`, federation.py its parties, link.py wh
                      what a person sees of it.
 As processes         up_cli.py is `umbel up`, up_plan.py what it will do, flower_up.py brings up
                      the servers and what flower_programs.py adds; flower_run.py is one run on
-                     that, with what its ServerApp prints in flower_output.py; up_report.py is its
-                     summary. dev_federation.py makes CA, devices and registry. flower_keeper.py
-                     keeps it running after `--keep`, its runs by flower_kept.py; down_cli.py is
-                     `umbel down`, resume_cli.py `umbel runs resume`.
+                     that; up_report.py is its summary. dev_federation.py makes CA, devices and
+                     registry. flower_keeper.py keeps it running after `--keep`, its runs by
+                     flower_kept.py; down_cli.py is `umbel down`, resume_cli.py `umbel runs resume`.
 An app of one's own  new.py is `umbel new`, with templates/; keygen.py makes the key with which
                      sign_cli.py signs it.
 """

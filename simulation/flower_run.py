@@ -16,14 +16,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .flower_output import SERVERAPP, Output
 from .up_report import STOPPED
 from ..host.stopping import draining
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import StateError, reason_text
 from ..server.draining import DRAIN_S
-from ..server.flower_control import RunState
+from ..server.flower_control import Control, RunState
 from ..server.flower_lives import Lives, serverapps
+from ..server.flower_output import SERVERAPP, Output
 from ..server.run_feed import RunFeed
 from ..server.run_lines import untested, waits_for
 
@@ -114,7 +114,7 @@ class _Course:
         self._lives = Lives(up, plan.config, flower_run)
         home, run = up.wanted.home, up.wanted.resume
         self._feed = RunFeed.of(home, run) if run else RunFeed(home, flower_run)
-        self._output = Output(up, flower_run)
+        self._output = self._listen(flower_run)
         if self._feed.run is not None:
             shown.begin(self._feed.run)
         self._answered = time.monotonic()
@@ -150,6 +150,10 @@ class _Course:
             secure=self.plan.secure, refused=run is None and _refused(self.up),
         )  # fmt: skip
 
+    def _listen(self, flower_run: int) -> Output:
+        control = Control(self.up.address, self.up.federation.ca)
+        return Output(self.up.supervisor.log(SERVERAPP), control, flower_run)
+
     def _show(self) -> None:
         known = self._feed.run is not None
         records = self._feed.poll()
@@ -163,7 +167,8 @@ class _Course:
             self.shown.say(untested(number, why))
         for number, phase, nodes in self._feed.waiting:
             self.shown.say(waits_for(number, phase, [self.names.get(n, n) for n in nodes]))
-        self._output.show(self.shown, whole=self._feed.run is None and not self.plan.umbel)
+        whole = self._feed.run is None and not self.plan.umbel
+        self._output.show(self.shown.say, self.shown.output if whole else None)
 
     def _end(self, signal_name: str) -> None:
         """Tell the ServerApp once that it is to end; wait for that for its time."""
@@ -213,7 +218,7 @@ class _Course:
             return
         new = self._lives.flower_run
         self._output.end()
-        self._output = Output(self.up, new)
+        self._output = self._listen(new)
         if run is None:
             self._feed.close()
             self._feed = RunFeed(self.up.wanted.home, new)

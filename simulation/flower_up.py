@@ -31,6 +31,7 @@ from ..clients.flower_node import deactivate, remember
 from ..host import process_tree
 from ..host.processes import Supervisor
 from ..host.programs import free_port
+from ..host.waiting import wait_until
 from ..protocol.errors import StateError
 from ..server import flower_programs as servers
 from ..server.federation_files import place
@@ -51,7 +52,6 @@ CONNECTION = "umbel"
 LOOPBACK = "127.0.0.1"
 START_S = 90.0
 """How long SuperLink, core and SuperNodes may take to come up."""
-_POLL_S = 0.1
 _TASKS_S = 0.5
 
 
@@ -276,18 +276,10 @@ class FlowerUp:
         return (self.wanted.folder / "core.json").exists()
 
     def _wait(self, what: str, holds: Callable[[], bool]) -> None:
-        until = time.monotonic() + START_S
-        while not holds():
-            for item in self.watch():
-                self._say(f"{item.name} {item.status or item.what}")
-                if item.name in SERVERS and item.status.startswith("exited"):
-                    self.supervisor.give_up(item.name, item.status)  # it has never been up
-            if time.monotonic() > until:
-                raise StateError(
-                    str(self.wanted.folder / "logs"), what, f"nothing in {START_S:.0f} s",
-                    "see the logs there",
-                )  # fmt: skip
-            time.sleep(_POLL_S)
+        wait_until(
+            holds, what, self.supervisor, watch=self.watch, say=self._say, vital=SERVERS,
+            seconds=START_S,
+        )  # fmt: skip
 
 
 def free_key(folder: Path, program: Program) -> None:

@@ -87,7 +87,7 @@ class Live:
             self._tested = f"  tested: round {number}  {found}"
             self._write(self._line + self._tested)
         else:
-            self._write(f"round {number}/{self._rounds}  tested  {found}\n")
+            self._write(run_lines.tested(record, self._rounds) + "\n")
 
     def watch(self, link: Link) -> None:
         """Say whom a phase waits for; show how far the running round is on a terminal only."""

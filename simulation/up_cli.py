@@ -83,9 +83,9 @@ def run_up(plan: UpPlan, name: str, *, keep: bool, form: Format, resume: str = "
         UmbelError: It could not be brought up, or the run failed.
         KeyboardInterrupt: It was told to end.
     """
-    from .flower_output import SERVERAPP  # noqa: PLC0415 - a wrong flag need not import flwr
-    from .flower_run import run  # noqa: PLC0415
+    from .flower_run import run  # noqa: PLC0415 - a wrong flag need not import flwr
     from .flower_up import FlowerUp, Wanted  # noqa: PLC0415
+    from ..server.flower_output import SERVERAPP  # noqa: PLC0415
 
     home = umbel_home()
     screen = _Screen(sys.stdout if form is Format.TEXT else sys.stderr, plan)

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..protocol import graph
 from ..protocol.errors import SettingsError, StateError
+from ..server.app_plan import ROUNDS, checked, split
 from ..server.consistency import check_clients
 from ..server.core.supervisor import check_ranks
-from ..server.run_config import run_settings, tables
 from ..server.run_feed import FLOWER_RUN
-from ..server.run_rule import chosen
 from ..strategies.app import read_tables
 
 if TYPE_CHECKING:
@@ -35,8 +34,6 @@ REJOIN_S = 30.0
 """How long the last training round waits for a client that died: here every one is restarted."""
 TORCH = "task-torch"
 _DROP_ROUNDS = 3
-_ROUNDS = ("rounds", "num-server-rounds")
-"""How an app may call its number of rounds, our name first."""
 _TYPES = {
     "app": str, "name": str, "edge": int, "gpu": int, "secure": bool, "rounds": int,
     "settings": dict, "init": str, "config": dict, "bundle": str, "ranks": int,
@@ -99,18 +96,13 @@ def plan_up(app: Path, asked: Asked) -> UpPlan:
         raise SettingsError("run-config", "--edge and --gpu for the number of clients", "clients")
     if asked.rounds is not None:
         given[_rounds_key(declared, ours=ours)] = asked.rounds
-    config = {key: value for key, value in given.items() if key in declared}
-    rest = {key: value for key, value in given.items() if key not in declared}
+    config, rest = split(given, declared)
     rounds = 0
     if ours or asked.secure:
         rest = {"rejoin": REJOIN_S, **rest, "clients": edge + gpu}
-        merged = {**declared, **own, **config} if ours else _rounds_of({**declared, **config})
-        merged.pop("task", None)
-        table, extra = tables(merged, rest)
-        rule = chosen(table, {*merged, *rest})
-        checked = run_settings(table, extra, run="run", secure=asked.secure, rule=rule)
-        rounds = (checked.rounds + 1) * checked.attempts
-        _check_size(edge + gpu, checked, asked)
+        _, run = checked(declared, own, config, rest, secure=asked.secure)
+        rounds = (run.rounds + 1) * run.attempts
+        _check_size(edge + gpu, run, asked)
     elif asked.init is not None:
         raise SettingsError("--init", "an app whose rounds are Umbel's: [tool.umbel]", app.name)
     elif asked.drop:
@@ -169,17 +161,11 @@ def _check_size(clients: int, run: RunSettings, asked: Asked) -> None:
         raise SettingsError("--drop", f"0 to {bears} of {clients} clients", asked.drop, move)
 
 
-def _rounds_of(settings: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the number of rounds of an app that names it as Flower's apps do."""
-    found = next((settings[key] for key in _ROUNDS if key in settings), None)
-    return {} if found is None else {_ROUNDS[0]: found}
-
-
 def _rounds_key(declared: Mapping[str, Value], *, ours: bool) -> str:
-    found = next((key for key in _ROUNDS if key in declared), None)
+    found = next((key for key in ROUNDS if key in declared), None)
     if found is None and not ours:
-        raise SettingsError("--rounds", f"an app that declares {' or '.join(_ROUNDS)}", "neither")
-    return found or _ROUNDS[0]
+        raise SettingsError("--rounds", f"an app that declares {' or '.join(ROUNDS)}", "neither")
+    return found or ROUNDS[0]
 
 
 def recorded(record: RunRecord) -> tuple[UpPlan, str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umbel.simulation.flower_output import Warnings
+from umbel.server.flower_output import Warnings
 
 SAID = "node edge-1 (f27cc8af): its ClientApp failed, code 2"
 

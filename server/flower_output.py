@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..host.programs import private, without_colours
 from ..protocol.errors import UmbelError
-from ..server.flower_control import Control
 
 if TYPE_CHECKING:
-    from .flower_run import Shown
-    from .flower_up import FlowerUp
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from .flower_control import Control
 
 SERVERAPP = "serverapp"
 """Name of the log with a ServerApp's output."""
@@ -27,6 +29,7 @@ SuperLink that is away comes with each try; `umbel up` has said it by then."""
 _LAST_WORDS_S = 5.0
 """How long after a run's end the rest of its output may take."""
 _AGAIN_S = 0.5
+_TAIL = 4096
 
 
 class Warnings:
@@ -49,14 +52,19 @@ class Warnings:
 class Output:
     """The ServerApp's output, read in a thread of its own because reading waits."""
 
-    def __init__(self, up: FlowerUp, run_id: int) -> None:
-        """Read the output of Flower's run `run_id` from now on."""
-        self._log = up.supervisor.log(SERVERAPP)
-        self._pieces: list[str] = []
-        self._taken = 0
+    def __init__(self, log: Path, control: Control, run_id: int) -> None:
+        """Read the output of Flower's run `run_id` from now on.
+
+        Args:
+            log: File to which it is appended.
+            control: Connection for this alone, closed at the end.
+            run_id: Of the run.
+        """
+        self._log, self._control = log, control
+        self._pieces: deque[str] = deque()
+        self._tail = ""
         self._warnings = Warnings()
         self._over = threading.Event()
-        self._control = Control(up.address, up.federation.ca)
         self._thread = threading.Thread(target=self._read, args=(run_id,), daemon=True)
         self._thread.start()
 
@@ -73,20 +81,29 @@ class Output:
                     return
                 self._over.wait(_AGAIN_S)
 
-    def show(self, shown: Shown, *, whole: bool) -> None:
-        """Show what came since the last call: the whole of it, or each warning once."""
-        taken, self._taken = self._taken, len(self._pieces)
-        text = "".join(self._pieces[taken : self._taken])
-        if whole and text:
-            shown.output(text)
+    def show(self, say: Callable[[str], None], output: Callable[[str], None] | None) -> None:
+        """Show what came since the last call.
+
+        Args:
+            say: Takes each warning in it, once, where the whole is not shown.
+            output: Takes the whole of it.
+        """
+        text = self._new()
+        if output is not None and text:
+            output(text)
         for line in self._warnings.new(text):
-            if not whole:
-                shown.say(line)
+            if output is None:
+                say(line)
+
+    def _new(self) -> str:
+        text = "".join(self._pieces.popleft() for _ in range(len(self._pieces)))
+        self._tail = (self._tail + text)[-_TAIL:]
+        return text
 
     def end(self) -> str:
         """Wait for the rest and return the last line that says something."""
         self._thread.join(_LAST_WORDS_S)
         self._over.set()
         self._control.close()
-        lines = [line.strip() for line in "".join(self._pieces).splitlines()]
+        lines = [line.strip() for line in (self._tail + "".join(self._pieces)).splitlines()]
         return next((line for line in reversed(lines) if line), "no output")
