@@ -17,8 +17,10 @@ Bundles      apps.py says which may run and keeps those that wait for the owner,
 User code    child.py runs it in one process, worker.py, over pipe.py. trainers.py chooses
              between a child and a group: torch_ddp_worker.py is the group's processes,
              torch_ddp.py their training.
-The owner    status_file.py is what agent and session say of themselves, pause.py the owner's word
-             that they obey.
+The owner    recorder.py writes down what a session does: history.py is the device's own record in
+             history_file.py, status_file.py what agent and session say of themselves now. pause.py
+             is the owner's word that both obey, and owner.py hears it during a session. refusals.py
+             is what a refusal before a session leaves behind.
 The doctor   doctor_cli.py is `umbel client doctor`, doctor.py its probes, doctor_files.py those of
              the device's directory, doctor_line.py of the way to front and gateway.
 Joining      enrol.py makes a device out of a token, renew.py gets it new certificates: both ask the
@@ -27,5 +29,5 @@ The agent    agent.py is `umbel client up`, for months: it runs flower_supernode
              the SuperNode that flower_slim.py makes small; renewals.py starts renewals,
              sd_notify.py speaks to systemd.
 Commands     cli.py is `umbel client`, options.py what its commands share; enrol_cli.py,
-             renew_cli.py, up_cli.py, pause_cli.py and resume_cli.py.
+             renew_cli.py, up_cli.py, history_cli.py, pause_cli.py and resume_cli.py.
 """

@@ -13,6 +13,7 @@ class _Client(LazyGroup):
         "up": Part("clients.up_cli", "Take part: run this device's agent."),
         "renew": Part("clients.renew_cli", "Get new certificates for this device's keys."),
         "apps": Part("clients.apps_cli", "See which app bundles may run here, approve or reject."),
+        "history": Part("clients.history_cli", "Show what this device did and refused."),
         "pause": Part("clients.pause_cli", "Take no part for a while."),
         "resume": Part("clients.resume_cli", "Take part again."),
         "doctor": Part("clients.doctor_cli", "Say what keeps this device from taking part."),

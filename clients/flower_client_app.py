@@ -35,13 +35,14 @@ from .flower_node import remember
 from .flower_trainer import CONTEXT, FlowerTrainer, context_facts
 from .grpc_session import LONGEST_S, GatewaySession, Invitation, Outcome
 from .journal import FileJournal
+from .pause import halted
+from .refusals import code_of, keep_refusal
 from .trainers import trainer_for
 from .update import Update
 from ..protocol import messages_pb2 as pb
 from ..protocol.entropy import os_entropy
 from ..protocol.errors import LONGEST as MOST
 from ..protocol.errors import (
-    BadCertificate,
     Refused,
     SettingsError,
     StateError,
@@ -120,7 +121,8 @@ class SessionApp(ClientApp):
                 return self.plain(message, context)
         except UmbelError as error:
             _log(str(error))
-            reason = _reason(error)
+            keep_refusal(error, _log, app=os.environ.get(APP, ""))
+            reason = code_of(error)
             mine = reason == pb.REASON_TASK_FAILED
             code = (
                 ErrorCode.CLIENT_APP_RAISED_EXCEPTION if mine else ErrorCode.MOD_FAILED_PRECONDITION
@@ -137,16 +139,22 @@ class SessionApp(ClientApp):
 
     def _join(self, message: Message, context: Context) -> Outcome:
         """Take part in the run that the message invites to; every refusal is a code."""
+        run = ""
         try:
-            return self._session(_read(message), context)
+            invited = _read(message)
+            run = invited.invitation.run
+            return self._session(invited, context)
         except UmbelError as error:
             _log(str(error))
-            return Outcome(_reason(error), detail=str(error))
+            keep_refusal(error, _log, run=run, app=os.environ.get(APP, ""))
+            return Outcome(code_of(error), detail=str(error))
 
     def _session(self, invited: Invited, context: Context) -> Outcome:
         files = device_files()
         if files is None:
             raise SettingsError("UMBEL_DEVICE", "this device's directory", "nothing", "enrol it")
+        if (halt := halted(files.directory)) is not None:
+            raise Refused(pb.REASON_PAUSED, halt.why)
         no_core_dumps()
         files.settle_clock(_log)
         _check_invitation(invited, files)
@@ -311,18 +319,6 @@ def _report(message: Message, outcome: Outcome) -> Message:
         }
     )
     return Message(RecordDict({SESSION: record}), reply_to=message)
-
-
-def _reason(error: UmbelError) -> pb.Reason:
-    """Return the code that an error travels as."""
-    if isinstance(error, Refused):
-        return error.reason
-    codes: tuple[tuple[type[UmbelError], pb.Reason], ...] = (
-        (StateError, pb.REASON_JOURNAL),
-        (SettingsError, pb.REASON_POLICY),
-        (BadCertificate, pb.REASON_CERTIFICATE),
-    )
-    return next((code for kind, code in codes if isinstance(error, kind)), pb.REASON_UNSPECIFIED)
 
 
 def _answer(

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 from .apps import OPEN, Apps
 from .device_files import DeviceFiles, device_files, limit_memory, no_core_dumps
 from .policy import Policy
+from .refusals import keep_refusal
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Refused, SettingsError, StateError, UmbelError, reason_text
 
@@ -72,8 +73,13 @@ def main() -> int:
         with _own_home(files.directory / "tasks" if files else Path(tempfile.gettempdir())):
             return _run(files)
     except UmbelError as error:
-        print(f"{COMMAND}: {error}", file=sys.stderr, flush=True)
+        _say(str(error))
+        keep_refusal(error, _say)
         return 1
+
+
+def _say(line: str) -> None:
+    print(f"{COMMAND}: {line}", file=sys.stderr, flush=True)
 
 
 def write_launcher(directory: Path, python: str = sys.executable) -> Path:
@@ -118,6 +124,7 @@ class Guard:
         self._policy, self._apps = policy, apps
         self._message: Any = None
         self._refused: Refused | None = None
+        self._app = ""
 
     def stand(self, flower: Any) -> None:
         """Put this guard in the way of Flower's `run_clientapp` module."""
@@ -159,8 +166,9 @@ class Guard:
             Refused: `app not allowed`.
             StateError: What this device keeps of bundles cannot be trusted.
         """
+        self._app = sha256(content).hexdigest()
         rule = OPEN if self._apps is None else self._apps.admit(self._policy, content)
-        os.environ[APP], os.environ[RULE] = sha256(content).hexdigest(), rule
+        os.environ[APP], os.environ[RULE] = self._app, rule
 
     def loaded(self, app: Any) -> Any:
         """Return the app; where secure aggregation is required it must be one of ours.
@@ -185,9 +193,11 @@ class Guard:
             yield
         except Refused as error:
             self._refused = error
+            keep_refusal(error, _say, app=self._app)
             raise
         except StateError as error:  # what is kept of bundles cannot be trusted: none may run
             self._refused = Refused(pb.REASON_APP_NOT_ALLOWED, str(error), "trust.apps")
+            keep_refusal(self._refused, _say, app=self._app)
             raise self._refused from error
 
     def _answer(self, flower: Any) -> None:

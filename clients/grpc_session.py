@@ -21,6 +21,8 @@ from .clock import gateway_leaf, misfit
 from .grpc_line import Line, Over, dial
 from .grpc_transfer import Carriers, Transfer, fetching, uploading
 from .lease import Lease
+from .owner import Owner
+from .recorder import Recorder
 from .session import Fetch, Send, Session
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import PeerError
@@ -86,7 +88,6 @@ class GatewaySession:
         self._lease = min(invitation.lease, LONGEST_S)
         self._files = files
         self._channel = dial(files.gateway, files.tls(files.clock()))
-        self._session = Session(device)
         # Bounded by what `_room` holds: a bounded `Queue` costs several thread switches an event.
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -104,26 +105,53 @@ class GatewaySession:
             certificate=device.identity.certificate,
         )
         self._line = self._new_line()
+        self._record = Recorder(
+            files.directory, invitation.run, files.gateway, device.app, device.log, self._bytes
+        )
+        self._session = Session(device, self._record)
+        self._owner = Owner(files.directory, self._break_off)
 
     def serve(self) -> Outcome:
         """Take part until the session ends; returns what came of it and closes everything."""
-        began = time.monotonic()
-        self._line.open()
+        over = Over(pb.REASON_UNSPECIFIED, "ended by an error of its own")
         try:
-            over = None
-            while over is None:
-                over = self._next()
-                old = time.monotonic() - began > self._lease
-                if over is not None and over.anew:
-                    self._join_anew(over)
-                    over = None
-                elif over is None and old and self._session.start is None:
-                    over = Over(pb.REASON_GOODBYE, "the longest life of a session is over")
-            return self._outcome(over)
+            over = self._until_over()
         except PeerError as error:
-            return self._outcome(Over(pb.REASON_UNSPECIFIED, str(error)))
+            over = Over(pb.REASON_UNSPECIFIED, str(error))
         finally:
-            self._close()
+            outcome = self._close(over)
+        return outcome
+
+    def _until_over(self) -> Over:
+        """Do what comes until the session ends."""
+        began = time.monotonic()
+        self._owner.open()
+        self._line.open()
+        over: Over | None = None
+        while over is None:
+            over = self._next()
+            old = time.monotonic() - began > self._lease
+            if over is not None and over.anew:
+                self._join_anew(over)
+                over = None
+            elif over is None and old and self._session.start is None:
+                over = Over(pb.REASON_GOODBYE, "the longest life of a session is over")
+            over = over or self._halted()
+        return over
+
+    def _halted(self) -> Over | None:
+        """Return the end that the owner wants: between two attempts, or at once."""
+        halt = self._owner.halt
+        if halt is None or not (halt.now or self._session.start is None):
+            return None
+        self._session.halted = halt.why
+        self._act(self._session.leave())
+        return Over(pb.REASON_PAUSED, halt.why)
+
+    def _break_off(self, why: str) -> None:
+        """Stop what trains: the owner does not want its end."""
+        self._session.halted = why
+        self._device.update.interrupt(why)
 
     def _new_line(self) -> Line:
         return Line(
@@ -132,7 +160,7 @@ class GatewaySession:
             deliver=self._deliver,
             served=self._note_server,
             lease=AWAY_S,
-            log=self._device.log,
+            log=self._say,
             clock=self._files.clock,
             evidence=self._evidence,
         )
@@ -151,6 +179,7 @@ class GatewaySession:
         self._post(event)
 
     def _note_server(self, there: bool) -> None:
+        self._record.server(there)
         if there:
             self._server.held()
         else:
@@ -258,21 +287,27 @@ class GatewaySession:
             transfer.stop()
             self._moved[self._way] += transfer.bytes
 
-    def _outcome(self, over: Over) -> Outcome:
-        self._stop_transfer()
-        return Outcome(
-            over.reason,
-            len(self._rounds),
-            self._line.bytes_up + self._moved[UP],
-            self._line.bytes_down + self._moved[DOWN],
-            over.detail,
-        )
+    def _bytes(self) -> tuple[int, int]:
+        """Return the bytes up and down since the session began."""
+        moved, transfer = [self._line.bytes_up, self._line.bytes_down], self._transfer
+        if transfer is not None:
+            moved[self._way] += transfer.bytes
+        return moved[UP] + self._moved[UP], moved[DOWN] + self._moved[DOWN]
 
-    def _close(self) -> None:
+    def _say(self, line: str) -> None:
+        self._device.log(line)
+        self._record.word(line)
+
+    def _close(self, over: Over) -> Outcome:
+        """Close everything; the last thing to be written down is what came of it."""
         self._over.set()
+        self._owner.close()
         self._server.held()
         self._stop_transfer()
         self._carriers.close()
         self._session.close()
         self._line.close()
         self._channel.close()
+        outcome = Outcome(over.reason, len(self._rounds), *self._bytes(), over.detail)
+        self._record.over(outcome)
+        return outcome

@@ -16,7 +16,8 @@ import os
 import stat
 from typing import TYPE_CHECKING, Protocol
 
-from ..protocol.errors import StateError
+from ..protocol import messages_pb2 as pb
+from ..protocol.errors import Refused, StateError
 from ..protocol.journal import History, encode, parse
 
 if TYPE_CHECKING:
@@ -119,6 +120,18 @@ class FileJournal:
             os.ftruncate(self._fd, good)
             os.fsync(self._fd)
         return History(records)
+
+
+def voted_for(journal: Journal, run: str, model: bytes) -> frozenset[bytes] | None:
+    """Return the one survivor set already voted for on this model of this run, if any.
+
+    Raises:
+        Refused: There are several.
+    """
+    sets = {frozenset(ids) for ids in journal.history.votes(run, model)}
+    if len(sets) > 1:
+        raise Refused(pb.REASON_WOULD_DIFFERENCE, f"{len(sets)} sets were voted for on this model")
+    return next(iter(sets), None)
 
 
 def _open(path: Path) -> int:

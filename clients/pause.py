@@ -20,7 +20,7 @@ import re
 import time
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .status_file import read_small, sync_directory, write_private
 from ..protocol.documents import read_json
@@ -61,6 +61,21 @@ def paused(directory: Path, now: float | None = None) -> Pause | None:
         return Pause(since=0.0)
     at = time.time() if now is None else now
     return None if pause is not None and 0 < pause.until <= at else pause
+
+
+class Halt(NamedTuple):
+    """Why this device takes part in nothing, and whether what is open is broken off."""
+
+    why: str
+    now: bool
+
+
+def halted(directory: Path, now: float | None = None) -> Halt | None:
+    """Return why the owner wants no part taken at `now`, seconds since 1970, if so."""
+    if has_left(directory):
+        return Halt("this device has left its federation", True)
+    pause = paused(directory, now)
+    return None if pause is None else Halt(str(pause), pause.now)
 
 
 def has_left(directory: Path) -> bool:

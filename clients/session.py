@@ -20,11 +20,14 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
+from .history_file import CLOSED, INTERRUPTED, LEFT_OUT
+from .journal import voted_for
 from .others import Others
+from .recorder import Record
 from ..protocol import messages_pb2 as pb
 from ..protocol import plain, wire
 from ..protocol.canonical import settings_from_pb
-from ..protocol.context import Terms
+from ..protocol.context import ENTRY_BYTES, Terms
 from ..protocol.digest import model_digest
 from ..protocol.errors import PeerError, Refused, SettingsError, StateError
 from ..protocol.frames import Assembly, Kind
@@ -98,10 +101,11 @@ class Device:
 class Session:
     """One node's session in one process; the secrets of its attempt live here."""
 
-    def __init__(self, device: Device) -> None:
-        """Start with no attempt."""
-        self._device = device
+    def __init__(self, device: Device, record: Record | None = None) -> None:
+        """Start with no attempt; what happens is told to `record`."""
+        self._device, self._record = device, record or Record()
         self._unfit = ""
+        self.halted = ""  # why the owner breaks off what is open; set from another thread
         self._others = Others(device.membership, device.clock)
         self._joined: list[float] = []
         self._attempts: dict[tuple[str, bytes], int] = {}
@@ -152,10 +156,16 @@ class Session:
         """Note that every frame of the upload has left this device."""
         if self._member is not None and self._member.state is State.MASKED:
             self._member.delivered()
+        elif self._terms is not None and self._terms.scheme == plain.NAME:
+            self._record.contributed()
 
     def close(self) -> None:
         """End the session: the attempt is closed and its secrets are wiped."""
-        self._end_attempt()
+        self._end_attempt(INTERRUPTED)
+
+    def leave(self) -> list[Action]:
+        """Refuse what is open, as `halted` says: this device is lost at once, not waited for."""
+        return self._guarded(self._halt) if self._start is not None else []
 
     # -- the steps --------------------------------------------------------------------------
 
@@ -174,9 +184,11 @@ class Session:
         except SettingsError as error:
             refused = Refused(pb.REASON_POLICY, str(error), error.where)
         except BaseException:
-            self._end_attempt()
+            self._end_attempt(INTERRUPTED)
             raise
+        refused = Refused(pb.REASON_PAUSED, self.halted) if self.halted else refused
         self._device.log(f"refused: {refused}")
+        self._record.refused(refused)
         ctx, start = self._ctx, self._start or pb.Start()
         self._end_attempt()
         key = refused.key if refused.reason in {pb.REASON_POLICY, pb.REASON_LIMITS} else ""
@@ -213,12 +225,15 @@ class Session:
             return self._inbox(self._member, message.inbox)
         if message.HasField("survivors"):
             return self._survivors(self._member, message.survivors)
-        return [self._emit(self._member.votes(message.votes))]
+        released: list[Action] = [self._emit(self._member.votes(message.votes))]
+        self._record.contributed()
+        return released
 
     def _begin(self, start: pb.Start) -> list[Action]:
         """Check the terms of a new attempt by the policy, before anything is stored."""
         self._end_attempt()
         self._start = start
+        self._record.begin(start)
         if self._unfit:  # in a plain round neither: what cannot remember does not take part
             raise Refused(pb.REASON_JOURNAL, f"{self._unfit}; restart this node when it is mended")
         device, now = self._device, self._device.passed()
@@ -267,8 +282,10 @@ class Session:
         self._ctx = self._terms.ctx0()
         if self._terms.model != start.model_digest:
             raise Refused(pb.REASON_CTX_DIFFERS, "the model does not hash to what was announced")
-        voted = self._voted(start.run, self._terms.model)
+        voted = voted_for(self._device.journal, start.run, self._terms.model)
+        self._record.doing("computing")
         self._device.update.compute(self._model, self._terms)
+        self._record.doing("exchanging")
         if start.scheme == plain.NAME:
             return [Send(pb.ToServer(ctx=self._ctx, ready=pb.Ready()).SerializeToString())]
         standpoint = Standpoint(
@@ -298,15 +315,6 @@ class Session:
             layout=self._device.update.layout(phase).digest,
         )
 
-    def _voted(self, run: str, model: bytes) -> frozenset[bytes] | None:
-        """Return the one survivor set already voted for on this model of this run, if any."""
-        sets = {frozenset(ids) for ids in self._device.journal.history.votes(run, model)}
-        if len(sets) > 1:
-            raise Refused(
-                pb.REASON_WOULD_DIFFERENCE, f"{len(sets)} sets were voted for on this model"
-            )
-        return next(iter(sets), None)
-
     def _roster(self, roster: pb.Roster) -> list[Action]:
         terms = self._open_terms()
         if terms.scheme == plain.NAME:
@@ -317,10 +325,12 @@ class Session:
         self._others.learn(roster.certificates)
         step = self._member.roster(roster)
         self._ctx = self._member.ctx
+        self._record.cohort(len(roster.entries) // ENTRY_BYTES)
         return [self._emit(step)]
 
     def _plain(self, members: int, terms: Terms) -> list[Action]:
         """Encode through the same codec, with the masks off, and sign the hash."""
+        self._record.cohort(members)
         self._vector = self._device.update.encode(members, terms)
         y_hash = sha256(self._vector).digest()
         header = plain.header(self._device.identity, self._ctx, y_hash)
@@ -343,13 +353,17 @@ class Session:
 
     def _survivors(self, member: MemberSide, survivors: pb.Survivors) -> list[Action]:
         step = member.survivors(survivors)
+        self._record.survivors(int.from_bytes(survivors.u, "little").bit_count())
         if step is None:
             self._device.log("not among the survivors of this attempt")
-            self._end_attempt()
+            self._end_attempt(LEFT_OUT)
             return []
         return [self._emit(step)]
 
     # -- helpers ----------------------------------------------------------------------------
+
+    def _halt(self) -> list[Action]:
+        raise Refused(pb.REASON_PAUSED, self.halted)
 
     def _emit(self, step: Step) -> Send:
         """Write and fsync the record, then let the message out: in this order, and only here."""
@@ -362,8 +376,9 @@ class Session:
             raise Refused(pb.REASON_ATTEMPT_CLOSED, "no attempt is open")
         return self._terms
 
-    def _end_attempt(self) -> None:
+    def _end_attempt(self, outcome: str = CLOSED) -> None:
         """Close the open attempt, in the journal too, and wipe what it held."""
+        self._record.end(outcome)
         member, self._member = self._member, None
         self._terms = self._start = self._incoming = None
         self._ctx = NO_CTX

@@ -92,11 +92,11 @@ class SessionStatus:
     run: str
     gateway: str
     up: bool
-    """Whether the line to the gateway is up."""
+    """Whether a server is there: the line is up, and the run has a ServerApp."""
     since: float
-    """When the line came up, or went down."""
-    cause: str = ""
-    """Why the line is down, or was last."""
+    """When it came, or went."""
+    word: str = ""
+    """The session's newest line on the device's console."""
     round: int = 0
     phase: str = ""
     attempt: int = 0

@@ -32,6 +32,7 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REASON_UNDECLARED_METRIC: _ClassVar[Reason]
     REASON_TASK_FAILED: _ClassVar[Reason]
     REASON_GOODBYE: _ClassVar[Reason]
+    REASON_PAUSED: _ClassVar[Reason]
 
 class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -62,6 +63,7 @@ REASON_NOT_FINITE: Reason
 REASON_UNDECLARED_METRIC: Reason
 REASON_TASK_FAILED: Reason
 REASON_GOODBYE: Reason
+REASON_PAUSED: Reason
 PHASE_UNSPECIFIED: Phase
 PHASE_TRAIN: Phase
 PHASE_EVALUATE: Phase

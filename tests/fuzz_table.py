@@ -66,6 +66,8 @@ READERS: dict[str, str] = {
     "clients/flower_node.py": "an SSH key of this device's own making; test_flower_node.py",
     "clients/flower_trainer.py": "its parent's own environment variable",
     "clients/grpc_session.py": "what wire.parse_to_client has accepted",
+    "clients/history_file.py": "history_file.read_history, bytes; "
+    "history_file.read_history, cells; history, written on",
     "clients/pause.py": "pause.paused",
     "clients/pipe.py": "pipe.receive; pipe.receive, header",
     "clients/policy.py": "policy.load",

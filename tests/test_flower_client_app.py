@@ -15,10 +15,12 @@ from flwr.supercore.task_identity import TaskIdentity
 import umbel
 from umbel.clients import flower_client_app
 from umbel.clients.device_files import DeviceFiles
+from umbel.clients.history_file import read_history
 from umbel.clients.journal import FileJournal
+from umbel.clients.pause import LEFT, Pause, write_pause
 from umbel.clients.policy import Policy
 from umbel.protocol import messages_pb2 as pb
-from umbel.protocol.errors import SettingsError
+from umbel.protocol.errors import SettingsError, reason_text
 from umbel.tests.federations import made
 
 if TYPE_CHECKING:
@@ -159,6 +161,23 @@ def test_a_wrong_invitation_gets_a_code_and_no_session(
     record = invite(device, **changes)
     reply = umbel.secure(answering())(message(records={"umbel.invite": record}), context())
     assert code(reply) == reason
+    ((entry,), _) = read_history(device)
+    assert (entry.kind, entry.outcome, entry.times) == ("refusal", "refused", 1)
+    assert entry.code == reason_text(reason)
+    assert entry.run == ("r" if changes.keys() & {"ca-sha256", "gateway"} else "")
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_device_that_its_owner_paused_joins_nothing(device: Path, left: bool) -> None:
+    if left:
+        (device / LEFT).touch()
+    else:
+        write_pause(device, Pause(since=1.0))
+    asked = message(records={"umbel.invite": invite(device)})
+    for _ in range(3):
+        assert code(umbel.secure(answering())(asked, context())) == pb.REASON_PAUSED
+    ((entry,), _) = read_history(device)
+    assert (entry.code, entry.run, entry.times) == ("paused", "r", 3)
 
 
 def test_another_federation_is_named_on_the_console(

@@ -18,7 +18,7 @@ SOURCE = re.sub(r"//[^\n]*", "", (PROTOCOL / "messages.proto").read_text("utf-8"
 REASONS = """other federation, gateway name, app not allowed, protocol too old, plain refused,
 scheme, policy, limits, certificate, member list, ctx differs, roster, shares, survivors, votes,
 would difference, attempt closed, new process, journal, not finite, undeclared metric, task failed,
-goodbye"""
+goodbye, paused"""
 
 _FIELD = re.compile(r"(repeated )?(\w+) (\w+) = (\d+);")
 Field = tuple[str, int, str, bool]  # name, number, type, repeated

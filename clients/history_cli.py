@@ -1,0 +1,138 @@
+"""`umbel client history`: what this device was asked, did and refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .history_file import CONTRIBUTED, OPEN, Entry, Totals, read_history
+from .options import Device, Form, Format, device_place
+from .status_file import alive, read_session
+from ..protocol.errors import SettingsError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+NEWEST = 50
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+@app.command(epilog="Example: umbel client history --day today")
+def history(
+    run: Annotated[str | None, typer.Option(help="Only this run.", metavar="RUN")] = None,
+    day: Annotated[
+        str | None, typer.Option(help="Only this day: today, or 2027-01-31.", metavar="DAY")
+    ] = None,
+    newest: Annotated[
+        int, typer.Option("--newest", "-n", min=1, help="At most so many rows, the newest.")
+    ] = NEWEST,
+    totals: Annotated[
+        bool, typer.Option("--totals", help="Only sums, of each run and of everything.")
+    ] = False,
+    device: Device = None,
+    form: Form = Format.TEXT,
+) -> None:
+    """Show what this device was asked, what it did, and what it refused and why."""
+    place = device_place(device)
+    since, before = (0.0, float("inf")) if day is None else _bounds(day)
+    entries, forgotten = read_history(place, run=run, since=since, before=before)
+    shown = [] if totals else entries[-newest:]
+    runs = {name: Totals.of([e for e in entries if e.run == name]) for name in _runs(entries)}
+    total = Totals.of(entries)
+    if form is Format.JSON:
+        answer = {
+            "device": str(place),
+            "entries": [asdict(entry) for entry in shown],
+            "runs": {name: asdict(of) for name, of in runs.items()},
+            "totals": asdict(total),
+            "forgotten": asdict(forgotten),
+        }
+        typer.echo(json.dumps(answer))
+        return
+    going = _going_on(place)
+    for entry in shown:
+        typer.echo(_line(entry, going))
+    if len(shown) < len(entries) and not totals:
+        typer.echo(f"... of {len(entries)}; --newest {len(entries)} shows all")
+    for name, of in runs.items() if totals else ():
+        typer.echo(f"{name or 'no run'}: {_said(of)}")
+    typer.echo(f"in all: {_said(total)}" if entries else "nothing happened yet")
+    if forgotten.entries:
+        typer.echo(f"older, kept as sums only: {_said(forgotten)}")
+
+
+def size(nbytes: int) -> str:
+    """Return bytes as people read them."""
+    unit = min((len(str(nbytes)) - 1) // 3, len(_UNITS) - 1)
+    return f"{nbytes / 1000**unit:.1f} {_UNITS[unit]}" if unit else f"{nbytes} B"
+
+
+def stamp(at: float) -> str:
+    """Return a time as a row has it: local, to the second."""
+    try:
+        return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, OSError, ValueError):
+        return "no calendar's time"
+
+
+def _bounds(day: str) -> tuple[float, float]:
+    """Return when a local day begins and ends, in seconds since 1970."""
+    named = f"{datetime.now().astimezone():%Y-%m-%d}" if day == "today" else day
+    try:
+        begin = datetime.strptime(named, "%Y-%m-%d")
+        return begin.timestamp(), (begin + timedelta(days=1)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise SettingsError("--day", "today, or a day like 2027-01-31", day) from None
+
+
+def _runs(entries: Sequence[Entry]) -> list[str]:
+    return list(dict.fromkeys(entry.run for entry in entries))
+
+
+def _going_on(place: Path) -> bool:
+    """Tell whether a session is at work now: what is open then is in progress."""
+    try:
+        session = read_session(place)
+    except StateError:
+        return False
+    return session is not None and alive(session)
+
+
+def _line(entry: Entry, going: bool) -> str:
+    """Return one row: when, what, how it ended, and why."""
+    what = {"session": "session", "refusal": "refused"}.get(entry.kind, "")
+    if not what:
+        again = f" attempt {entry.attempt}" if entry.attempt else ""
+        what = f"round {entry.round} {entry.phase}{again}"
+    outcome = entry.outcome
+    if outcome == OPEN:
+        outcome = "in progress" if going else "interrupted"
+    if entry.kind == "session":
+        outcome = f"ended: {entry.reason}"
+    elif entry.kind == "refusal":
+        outcome = entry.reason
+    elif entry.reason:
+        outcome += f": {entry.reason}"
+    parts = [stamp(entry.at), entry.run or "-", what, outcome]
+    if entry.members:
+        among = f"{entry.survivors or '?'} of {entry.members} members"
+        parts.append(among if entry.outcome == CONTRIBUTED else f"{entry.members} members")
+    if entry.bytes_up or entry.bytes_down:
+        parts.append(f"{size(entry.bytes_up)} up, {size(entry.bytes_down)} down")
+    if entry.times > 1:
+        parts.append(f"{entry.times} times until {stamp(entry.until)}")
+    return "  ".join(parts)
+
+
+def _said(totals: Totals) -> str:
+    return (
+        f"{totals.contributed} contributions in {totals.attempts} attempts, "
+        f"{totals.refused} refusals, {size(totals.bytes_up)} up, {size(totals.bytes_down)} down"
+    )

@@ -1,0 +1,201 @@
+"""What a session writes down while it goes on: the history, and what `umbel client status` shows.
+
+    session (session.py)       begin, doing, cohort, survivors, contributed, refused, end
+    line (grpc_session.py)     server, word; at the end over
+
+A row is written when an attempt begins and at each step of it, so that whatever kills the process
+leaves what was known (history.py). Nothing here stops a session: what cannot be written is said.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from .history import History
+from .history_file import CLOSED, CONTRIBUTED, ENDED, OPEN, REFUSED, Entry
+from .status_file import SessionStatus, write_session
+from ..protocol import messages_pb2 as pb
+from ..protocol.errors import LONGEST, StateError, one_line, reason_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from .grpc_session import Outcome
+    from ..protocol.errors import Refused
+
+
+class Record:
+    """No record: what a simulated session writes down."""
+
+    def begin(self, start: pb.Start) -> None:
+        """Note that an attempt begins."""
+
+    def doing(self, state: str) -> None:
+        """Note what the device does now, one of `SESSION_STATES`."""
+
+    def cohort(self, members: int) -> None:
+        """Note how many members the roster has."""
+
+    def survivors(self, count: int) -> None:
+        """Note how many updates are in the sum."""
+
+    def contributed(self) -> None:
+        """Note that this device has done its part."""
+
+    def refused(self, refused: Refused) -> None:
+        """Note why it goes no further."""
+
+    def end(self, outcome: str = CLOSED) -> None:
+        """Note that the attempt is over; how, unless more is known already."""
+
+
+class Recorder(Record):
+    """The record of one session, in the directory of its device."""
+
+    def __init__(
+        self,
+        directory: Path,
+        run: str,
+        gateway: str,
+        app: bytes,
+        log: Callable[[str], None],
+        meter: Callable[[], tuple[int, int]],
+    ) -> None:
+        """Begin; what an earlier process left open was interrupted.
+
+        Args:
+            directory: The device's; this process holds its journal.
+            run: Umbel's run id.
+            gateway: As it is dialled.
+            app: SHA-256 of the bundle.
+            log: The device's own console.
+            meter: Bytes up and down since the session began.
+        """
+        self._directory, self._app, self._log = directory, app.hex(), log
+        self._meter = meter
+        self._history = History(directory, log)
+        self._history.settle()
+        self._row, self._outcome, self._from = 0, OPEN, (0, 0)
+        self._open = False
+        self._others = [0, 0]
+        """Bytes of attempts."""
+        self._lock = threading.Lock()
+        self._unsaid = False
+        now = time.time()
+        self._status = SessionStatus(
+            state="joining", run=run, gateway=gateway, up=False, since=now, doing=now, began=now
+        )
+        self._show()
+
+    # -- the session's ------------------------------------------------------------------------
+
+    def begin(self, start: pb.Start) -> None:
+        """Note that an attempt begins: a row, before anything else is done."""
+        phase = "train" if start.phase == pb.PHASE_TRAIN else "evaluate"
+        self._from, self._outcome, self._open = self._meter(), OPEN, True
+        now = time.time()
+        self._row = self._history.add(
+            Entry(
+                kind="attempt", at=now, until=now, run=start.run, round=start.round, phase=phase,
+                attempt=start.attempt, app=self._app, scheme=start.scheme,
+            )
+        )  # fmt: skip
+        self._show(
+            state="loading", doing=now, round=start.round, phase=phase, attempt=start.attempt,
+            members=0,
+        )  # fmt: skip
+
+    def doing(self, state: str) -> None:
+        """Note what the device does now."""
+        self._show(state=state, doing=time.time())
+
+    def cohort(self, members: int) -> None:
+        """Note how many members the roster has."""
+        self._note(members=members)
+        self._show(members=members)
+
+    def survivors(self, count: int) -> None:
+        """Note how many updates are in the sum."""
+        self._note(survivors=count)
+
+    def contributed(self) -> None:
+        """Note that this device has done its part, at once: the server may say nothing more."""
+        self._outcome = CONTRIBUTED
+        self._note(outcome=CONTRIBUTED)
+
+    def refused(self, refused: Refused) -> None:
+        """Note why it goes no further; the words stay here."""
+        self._outcome = REFUSED
+        code = reason_text(refused.reason)
+        self._note(outcome=REFUSED, code=code, key=refused.key, reason=str(refused))
+
+    def end(self, outcome: str = CLOSED) -> None:
+        """Note that the attempt is over, if one is open."""
+        if not self._open:
+            return
+        self._open = False
+        self._note(outcome=outcome if self._outcome == OPEN else self._outcome)
+        up, down = self._spent()
+        self._others = [self._others[0] + up, self._others[1] + down]
+        self._show(state="idle", doing=time.time())
+
+    # -- the line's ---------------------------------------------------------------------------
+
+    def server(self, there: bool) -> None:
+        """Note whether a server is there; from any thread, only a change is written."""
+        with self._lock:
+            if self._status.up is there:
+                return
+        state = self._status.state
+        if there and state in {"joining", "away"}:
+            state = "idle"
+        elif not there and state == "idle":
+            state = "away"
+        self._show(up=there, since=time.time(), state=state)
+
+    def word(self, line: str) -> None:
+        """Keep the newest line of the console."""
+        self._show(word=one_line(line[:LONGEST])[:LONGEST])
+
+    def over(self, outcome: Outcome) -> None:
+        """Note what the session came to, and close the record."""
+        reason = outcome.reason
+        code = "" if reason == pb.REASON_UNSPECIFIED else reason_text(reason)
+        up, down = outcome.bytes_up - self._others[0], outcome.bytes_down - self._others[1]
+        self._history.add(
+            Entry(
+                kind="session", at=self._status.began, until=time.time(), run=self._status.run,
+                app=self._app, outcome=ENDED, code=code, reason=outcome.detail,
+                bytes_up=max(0, up), bytes_down=max(0, down),
+            )
+        )  # fmt: skip
+        self._show(state="away", up=False, rounds=outcome.rounds)
+        self._history.close()
+
+    # -- both ---------------------------------------------------------------------------------
+
+    def _spent(self) -> tuple[int, int]:
+        up, down = self._meter()
+        return max(0, up - self._from[0]), max(0, down - self._from[1])
+
+    def _note(self, **values: str | int) -> None:
+        up, down = self._spent()
+        self._history.change(self._row, until=time.time(), bytes_up=up, bytes_down=down, **values)
+
+    def _show(self, **values: Any) -> None:
+        """Write session.json anew."""
+        up, down = self._meter()
+        with self._lock:
+            self._status = replace(
+                self._status, said=time.time(), bytes_up=up, bytes_down=down, **values
+            )
+            try:
+                write_session(self._directory, self._status)
+            except (OSError, StateError) as error:
+                if not self._unsaid:
+                    self._log(f"what this session does is not shown: {error}")
+                self._unsaid = True
