@@ -194,6 +194,11 @@ class DeviceFiles:
             found.recall(kept, now)
         return found
 
+    def ends(self) -> datetime:
+        """Return when the first of this device's leaves ends."""
+        leaves = (_certificate(self.directory / name) for name in ("tls.pem", "signing.pem"))
+        return min(leaf.not_valid_after_utc for leaf in leaves)
+
     def settle_clock(self, log: Callable[[str], None]) -> None:
         """Wait a little for a clock that shows itself to be behind by this device's own leaves."""
         leaves = [

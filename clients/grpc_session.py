@@ -5,8 +5,8 @@
 
 The session computes in the caller's thread (training takes minutes there) while the line is kept
 up behind it. It ends on goodbye, when the gateway has been away for the lease, when the gateway
-ends it for good, or six hours after it began, between two attempts: the Flower message that
-invited it lives for twelve.
+ends it for good, or between two attempts: six hours after it began (the Flower message that invited
+it lives for twelve), or before its leaves end. A server lets it go a round earlier, and waits.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ AWAY_S = 60.0
 """How long the gateway may be away before a session is given up."""
 LONGEST_S = 6 * 3600.0
 """After this a session begins no further attempt, whatever an invitation says."""
+LEAF_S = 10.0
+"""Seconds before the first of its leaves ends from which on a session begins no attempt: the next
+one, by the renewed leaves, does."""
 WAITING = 16
 """Events that may wait for the session: frames of 1 MiB among them."""
 LOOK_S = 0.5
@@ -85,7 +88,8 @@ class GatewaySession:
     def __init__(self, files: DeviceFiles, device: Device, invitation: Invitation) -> None:
         """Dial the device's own gateway; nothing is sent yet."""
         self._device, self._run = device, invitation.run
-        self._lease = min(invitation.lease, LONGEST_S)
+        left = (files.ends() - files.clock()).total_seconds() - LEAF_S
+        self._lease = min(invitation.lease, LONGEST_S, left)
         self._files = files
         self._channel = dial(files.gateway, files.tls(files.clock()))
         # Bounded by what `_room` holds: a bounded `Queue` costs several thread switches an event.
@@ -135,7 +139,8 @@ class GatewaySession:
                 self._join_anew(over)
                 over = None
             elif over is None and old and self._session.start is None:
-                over = Over(pb.REASON_GOODBYE, "the longest life of a session is over")
+                detail = "the longest life of a session, or its certificates', is over"
+                over = Over(pb.REASON_GOODBYE, detail)
             over = over or self._halted()
         return over
 

@@ -7,8 +7,9 @@ A round       coordinator.py drives rounds, attempt.py one try at one, on what s
               deadlines.py makes every time of a round out of its one deadline,
               consistency.py refuses what contradicts itself; planning.py and
               cohort.py choose whom to ask, invitation.py says what for, rejoin.py whether the
-              last round waits. initial.py takes a first model from a file, outcome.py reads an
-              opened sum, keeping.py says which rounds stay on the disk.
+              last round waits, handover.py whether a session makes room for the next.
+              initial.py takes a first model from a file, outcome.py reads an opened sum, keeping.py
+              says which rounds stay on the disk.
 Resume        history.py is where a run stands, by its ledger; open_round.py what is kept of a
               round whose survivors are fixed, reopened.py the attempt that goes on from there.
 The test      evaluation.py tests the models of finished rounds while the rounds go on: by

@@ -180,7 +180,7 @@ class Coordinator:
         if self._attempt is not None:
             self._attempt.tick(now)
             self._conclude(now)
-        elif self._held and self._around.ready(self.round, self.nodes, now):
+        elif self._held and self._around.ready(self.round, self._roll, now):
             self._held = False
             self._invite(now)
 

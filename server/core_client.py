@@ -189,9 +189,9 @@ class CoreClient:
         self.elsewhere |= dict.fromkeys(made, "") | _busy(answer.fields.get("busy", {}))
         return made
 
-    def goodbye(self) -> None:
-        """End every session of the run, after what was posted before."""
-        self._send("goodbye")
+    def goodbye(self, node: str | None = None) -> None:
+        """End every session of the run, or one node's, after what was posted before."""
+        self._send("goodbye", node=node)
 
     def intake(self, ctx: bytes, plan: Plan, codec: Codec) -> Intake:
         """Open an attempt's sum at the core."""

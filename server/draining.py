@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
     from types import FrameType
 
 DRAIN_S = 60.0
 """How long the round that runs may take until it ends, once the run is told to end."""
+N = TypeVar("N")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -40,7 +41,7 @@ class Drain:
         """Give them back."""
         self._give_back()
 
-    def gate(self, ready: Callable[[int, Collection[str], float], bool]) -> Callable[..., bool]:
+    def gate(self, ready: Callable[[int, N, float], bool]) -> Callable[[int, N, float], bool]:
         """Return `ready`, asked before each round, with a no from now on when told to end."""
         return lambda number, nodes, now: not self.asked and ready(number, nodes, now)
 

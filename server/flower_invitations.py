@@ -81,24 +81,26 @@ class Invitations:
     def __init__(
         self,
         grid: Grid,
-        nodes: Mapping[str, Node],
+        registry: Callable[[], Mapping[str, Node]],
         core: CoreClient,
         config: Mapping[str, bool | int | float | str],
         pool: Executor | None = None,
     ) -> None:
-        """Invite the registered `nodes` (by Flower key) to the run that `core` has open.
+        """Invite the registered nodes (by Flower key) to the run that `core` has open.
 
-        `pool` does one thing after another; by default in a thread of its own.
+        Who is registered is asked at each step: nodes are enrolled, renewed and removed while a
+        run goes on. `pool` does one thing after another; by default in a thread of its own.
         """
         self._pool = pool or ThreadPoolExecutor(1, thread_name_prefix="umbel-flower")
         self._job: _Job | None = None
         self._failures = 0
         self._away = False
-        self._grid, self._nodes = grid, nodes
+        self._grid, self._registry = grid, registry
+        self._nodes: Mapping[str, Node] = {}
         self.core = core
         """Mints the tickets; the next one's are as good, for the key is the run's."""
         self._config = dict(config)
-        self._names = {node.id: node.name for node in nodes.values()}
+        self._names: dict[str, str] = {}
         self._asked: dict[str, _Asked] = {}
         self._pause: dict[str, float] = {}
         self._refusals: dict[str, int] = {}
@@ -110,6 +112,7 @@ class Invitations:
         self._next = float("-inf")
         self.unknown: set[str] = set()
         """Keys of online nodes that no enrolment knows."""
+        self._look_up()
 
     def possible(self) -> int:
         """Return how many nodes have a session, or have not failed again and again."""
@@ -118,7 +121,11 @@ class Invitations:
 
     def busy(self) -> dict[str, str]:
         """Return the names of the nodes that have a session of another run, with that run."""
-        return {self._names[n]: run for n, run in self._busy.items() if n not in self._joined}
+        return {
+            self._names[n]: run
+            for n, run in self._busy.items()
+            if n in self._names and n not in self._joined
+        }
 
     def why(self) -> str:
         """Return what the nodes without a session answered last, each by its name."""
@@ -131,6 +138,7 @@ class Invitations:
             joined: Node ids, hex, that have a session now.
             now: Monotonic seconds.
         """
+        self._look_up()
         self._look(joined)
         self._settle(now)
         everybody = self._names and self._names.keys() <= joined
@@ -200,6 +208,16 @@ class Invitations:
                 wanted[info.node_id] = node
         if wanted:
             self._invite(wanted, now)
+
+    def _look_up(self) -> None:
+        """Look at who is registered; who is no more is not waited for, nor asked again."""
+        nodes = self._registry()
+        if nodes is not self._nodes:
+            self._nodes = nodes
+            self._names = {node.id: node.name for node in nodes.values()}
+            for node in self._asked.keys() - self._names.keys():
+                del self._asked[node]
+            self._said = {node: said for node, said in self._said.items() if node in self._names}
 
     def _look(self, joined: frozenset[str]) -> None:
         """Note who has a session, and who has lost it: then the invitation is used up."""
@@ -289,11 +307,11 @@ class Invitations:
             self._pause[node] = now + min(pause, LONGEST_S)
             if said := _said(reply):
                 self._failed[node] = self._failed.get(node, 0) + 1
-                self._said[node] = f"{self._names[node]} {said}"
+                self._said[node] = f"{self._names.get(node, node[:8])} {said}"
                 _log.warning("node %s: %s", self._name(node), said)
 
     def _name(self, node: str) -> str:
-        return f"{self._names[node]} ({node[:8]})"
+        return f"{self._names.get(node, 'removed')} ({node[:8]})"
 
     def _say_unknown(self, node_id: int, key: bytes) -> None:
         if key.hex() not in self.unknown:

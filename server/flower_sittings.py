@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .coordinator import Coordinator
 from .core_client import CoreClient, CoreLost
 from .gathering import Gathering
+from .handover import Handover
 from .history import take_over
 from .open_round import OpenRounds
 from .rejoin import Rejoin
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from .evaluation import Evaluation, Test
     from .flower_invitations import Invitations
     from .history import History
+    from .invitation import Joined
+    from .registry import Registry
     from .run_directory import RunDirectory
     from .settings import RunSettings
     from .write_behind import WriteBehind
@@ -69,6 +72,7 @@ class Sittings:
         app: bytes,
         clients: int,
         federation: Path,
+        registry: Registry,
         directory: RunDirectory,
         disk: WriteBehind,
         invitations: Invitations,
@@ -83,6 +87,7 @@ class Sittings:
             app: SHA-256 of the app bundle.
             clients: Nodes that the run waits for at its start.
             federation: The federation's directory, where the core's socket is.
+            registry: Who is enrolled, and under which certificates.
             directory: The run's, locked by this process.
             disk: What writes to it.
             invitations: Asks the nodes to come.
@@ -94,7 +99,15 @@ class Sittings:
         self._directory, self._disk, self._invitations = directory, disk, invitations
         directory.warn = _log.warning
         self._drain, self._evaluation = drain, evaluation
-        self._ready = drain.gate(Rejoin(settings.rounds, settings.rejoin))
+        self._rejoin = Rejoin(settings.rounds, settings.rejoin)
+        self._handover = Handover(
+            settings.deadline,
+            registered=registry.by_id,
+            let_go=self._let_go,
+            wall=_now,
+            note=_log.info,
+        )
+        self._ready = drain.gate(self._may_begin)
 
     def run(self, core: CoreClient, *, resumed: bool) -> tuple[Coordinator, RoundFailed | None]:
         """Go through the rounds; return the last coordinator, and why the run failed if it did.
@@ -135,6 +148,13 @@ class Sittings:
             self._disk.flush()
             raise
         return coordinator, failure
+
+    def _may_begin(self, number: int, nodes: Mapping[str, Joined], now: float) -> bool:
+        """Tell whether a round may begin with these nodes, or others are about to come."""
+        return self._handover(nodes, now) and self._rejoin(number, nodes, now)
+
+    def _let_go(self, node: str) -> None:
+        self._invitations.core.goodbye(node)
 
     def _around(self, core: CoreClient) -> Surroundings:
         rounds = self._directory.path / "rounds"

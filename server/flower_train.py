@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from . import registry
 from .consistency import check_clients, check_rows
 from .core.room import available
 from .disk_space import SERVER_TEST
@@ -35,6 +34,7 @@ from .flower_programs import FEDERATION, PLAIN, RESUME, RUN, SETTINGS, STARTED
 from .flower_sittings import CORE_BACK_S, Learned, Sittings, check_settings, opened
 from .initial import INIT, first_model
 from .ledger_file import is_blank
+from .registry import Registry
 from .run_config import Value, new_run_id, run_settings, tables
 from .run_directory import RunDirectory
 from .run_place import place
@@ -139,6 +139,7 @@ def train(
 def _run(grid: Grid, settings: RunSettings, learned: Learned, clients: int) -> Result:
     """Open the core and the run's directory, start what tests, and go through the rounds."""
     federation = _federation()
+    nodes = Registry(federation, _log.warning)
     _check_room(federation, settings, learned, clients)
     # What killed the ServerApp may have killed the core: it comes back, too.
     core = opened(federation, settings, CORE_BACK_S if os.environ.get(RESUME) == "1" else 0.0)
@@ -150,7 +151,7 @@ def _run(grid: Grid, settings: RunSettings, learned: Learned, clients: int) -> R
             Evaluation(chosen_tester(learned.test, directory, _log.warning), disk)
         ) as evaluation,
         Drain() as drain,
-        closing(Invitations(grid, registry.read(federation), core, settings.config)) as invitations,
+        closing(Invitations(grid, nodes, core, settings.config)) as invitations,
     ):
         sittings = Sittings(
             settings,
@@ -158,6 +159,7 @@ def _run(grid: Grid, settings: RunSettings, learned: Learned, clients: int) -> R
             app=bytes.fromhex(grid.run.fab_hash) if grid.run.fab_hash else bytes(32),
             clients=clients,
             federation=federation,
+            registry=nodes,
             directory=directory,
             disk=disk,
             invitations=invitations,

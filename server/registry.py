@@ -16,6 +16,7 @@ from ..protocol.documents import read_json
 from ..protocol.errors import StateError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 FILE = "nodes.json"
@@ -74,3 +75,44 @@ def read(federation: Path) -> dict[str, Node]:
     if len(by_key) != len(nodes) or len({node.id for node in nodes}) != len(nodes):
         raise StateError(str(path), "distinct ids and keys", "a repeated one", _MOVE)
     return by_key
+
+
+class Registry:
+    """The registry as it is now: read anew whenever its file has changed."""
+
+    def __init__(self, federation: Path, warn: Callable[[str], None]) -> None:
+        """Read it.
+
+        Args:
+            federation: The federation's directory.
+            warn: Takes a line about a file that could not be read again; what was read before
+                stays.
+
+        Raises:
+            StateError: As `read`.
+        """
+        self._federation, self._warn = federation, warn
+        self._seen = self._stamp()
+        self._nodes: Mapping[str, Node] = read(federation)
+
+    def __call__(self) -> Mapping[str, Node]:
+        """Return the nodes by their key in Flower, hex; the same object until it changes."""
+        found = self._stamp()
+        if found != self._seen:
+            self._seen = found
+            try:
+                self._nodes = read(self._federation)
+            except StateError as error:
+                self._warn(f"{error}; the nodes that were known before stay")
+        return self._nodes
+
+    def by_id(self) -> dict[str, Node]:
+        """Return the nodes by the id of their certificates, hex."""
+        return {node.id: node for node in self().values()}
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            status = (self._federation / FILE).stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_ino

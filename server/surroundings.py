@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .core.worlds import AnyWorld
     from .ingest import AggregationCore, Intake
-    from .invitation import Plan
+    from .invitation import Joined, Plan
     from .ledger import RoundRecord
     from .open_round import OpenRounds
     from .stepping import StateFile
@@ -109,8 +109,8 @@ class Surroundings:
     """The server's own evaluation after the round, instead."""
     observe: Callable[[RoundRecord], None] = lambda _record: None
     """Called with every record after it is committed."""
-    ready: Callable[[int, Collection[str], float], bool] = lambda _round, _nodes, _now: True
-    """Asked before a round starts, with its number, the nodes here and the time; it may wait."""
+    ready: Callable[[int, Mapping[str, Joined], float], bool] = lambda _round, _nodes, _now: True
+    """Asked before a round starts, with its number, who is here and the time; it may wait."""
     world: AnyWorld = field(default_factory=World)
     """Where sums are formed, where the core is in this process."""
     traffic: Callable[[], tuple[int, int]] | None = None

@@ -69,8 +69,10 @@ class Inviting:
         self.desk, self.mint, self.now = Desk(federation), Mint(), 1000.0
         self.ids = [node.id for node in federation.nodes]
         core: Any = self.mint
-        nodes = registry.read(federation.folder)
-        self.invitations = Invitations(self.desk, nodes, core, {"lr": 0.5, "seed": 3}, self.pool)
+        self.nodes = registry.read(federation.folder)
+        self.invitations = Invitations(
+            self.desk, lambda: self.nodes, core, {"lr": 0.5, "seed": 3}, self.pool
+        )
 
     def step(self, seconds: float = 0.0, joined: Iterable[int] = ()) -> list[int]:
         """Look once, some seconds later; return who was sent an invitation."""

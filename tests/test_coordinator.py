@@ -81,11 +81,12 @@ def test_a_round_that_is_held_starts_when_it_may_with_who_came_back(tmp_path: Pa
         asked: list[tuple[int, int]] = []
 
         def ready(number: int, nodes: Collection[str], _now: float) -> bool:
-            asked.append((number, len(nodes)))
+            here = len(nodes)  # they are who is here, a moment later too
+            asked.append((number, here))
             if asked.count((2, 4)) == 3:
                 stage.link._lost.clear()
                 stage.again(2)
-            return number == 1 or len(nodes) == 5
+            return number == 1 or here == 5
 
         object.__setattr__(stage.coordinator._around, "ready", ready)
         stage.play()

@@ -241,7 +241,7 @@ def test_invitation_and_answer_have_the_listed_fields(monkeypatch: pytest.Monkey
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     core: Any = type("Core", (), {"run": "r-1", "gateway": "localhost:1", "ca": bytes(32)})
-    inviting = flower_invitations.Invitations(cast("Any", None), {}, core, {"seed": 0})
+    inviting = flower_invitations.Invitations(cast("Any", None), dict, core, {"seed": 0})
     invitation = inviting._message(1, cast("Any", None), b"ticket")
     assert set(invitation.content) == {"config", flower_invitations.RECORD}
     assert flower_invitations.RECORD == INVITE == "umbel.invite"

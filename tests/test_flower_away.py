@@ -105,7 +105,8 @@ def test_flower_is_asked_in_another_thread(
 
     monkeypatch.setattr(desk, "get_nodes", stuck)
     core: Any = mint
-    invitations = Invitations(desk, registry.read(federation.folder), core, {})
+    nodes = registry.read(federation.folder)
+    invitations = Invitations(desk, lambda: nodes, core, {})
     for _ in range(10):
         invitations.step(NOBODY, time.monotonic())
     assert desk.pushed == []
