@@ -188,8 +188,10 @@ def authority(folder: Path) -> Authority:
         raise StateError(str(file), "the issuing CA's key", error, move) from error
 
 
-def organisation(ca: x509.Certificate) -> str:
-    """Return the federation that a CA certificate names, "" where it names none."""
+def organisation(ca: x509.Certificate | None) -> str:
+    """Return the federation that a CA certificate names, "" where it names none or is not there."""
+    if ca is None:
+        return ""
     found = ca.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
     return str(found[0].value) if found else ""
 

@@ -28,6 +28,7 @@ from .disk_space import SERVER_TEST
 from .draining import Drain
 from .evaluation import Evaluation, chosen_tester
 from .evaluators import AppTest
+from .federation_files import ROOT, certificate, organisation
 from .flower_app_settings import merged, of_running_app
 from .flower_invitations import Invitations
 from .flower_programs import FEDERATION, PLAIN, RESUME, RUN, SETTINGS, STARTED
@@ -39,6 +40,7 @@ from .run_config import Value, new_run_id, run_settings, tables
 from .run_directory import RunDirectory
 from .run_place import place
 from .run_rule import chosen
+from .settings import FLOWER_RUN, OF_FEDERATION
 from .write_behind import WriteBehind
 from ..host.places import umbel_home
 from ..protocol.documents import read_json
@@ -187,8 +189,9 @@ def _directory(settings: RunSettings, grid: Grid, *, tests: bool) -> RunDirector
     if os.environ.get(RESUME) != "1" or is_blank(place(home, run) / "ledger.sqlite"):
         directory = RunDirectory.create(home, run)
         given = {"config": dict(grid.run.override_config), "bundle": grid.run.fab_hash}
-        described = settings.described() | {"flower-run": str(grid.run.run_id), SERVER_TEST: tests}
-        described |= {"started": _object(STARTED) | given}
+        described = settings.described() | {FLOWER_RUN: str(grid.run.run_id), SERVER_TEST: tests}
+        name = organisation(certificate(_federation() / ROOT))
+        described |= {OF_FEDERATION: name, "started": _object(STARTED) | given}
         directory.ledger.create_run(run, _stamp(), described, settings.security)
         return directory
     directory = RunDirectory.resume(home, run)

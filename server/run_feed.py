@@ -13,15 +13,13 @@ from .disk_space import SERVER_TEST
 from .evaluators import NO_DATA
 from .ledger import TESTED, UNTESTED, Ledger
 from .run_directory import list_runs
+from .settings import FLOWER_RUN
 from ..protocol.errors import StateError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .ledger import RoundRecord, RunRecord
-
-FLOWER_RUN = "flower-run"
-"""Key of a run's recorded configuration."""
 
 
 class RunFeed:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from ..strategies.server_rules import Rule
 
+FLOWER_RUN, OF_FEDERATION = "flower-run", "federation"
+"""Keys that a run's recorded configuration has beside its settings: Flower's id of the run, and
+whose devices it asks. A simulated run has neither."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSettings:

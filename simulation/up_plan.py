@@ -19,7 +19,7 @@ from ..protocol.errors import SettingsError, StateError
 from ..server.app_plan import ROUNDS, checked, split
 from ..server.consistency import check_clients
 from ..server.core.supervisor import check_ranks
-from ..server.run_feed import FLOWER_RUN
+from ..server.settings import FLOWER_RUN
 from ..strategies.app import read_tables
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ what it reads is nobody else's. `test_fuzz.py` compares the list with the source
 
 from __future__ import annotations
 
+from umbel.tests.fuzz_care import CARE
 from umbel.tests.fuzz_clients import CLIENTS
 from umbel.tests.fuzz_core import CORE
 from umbel.tests.fuzz_files import FILES
@@ -21,7 +22,7 @@ from umbel.tests.fuzz_runs import RUNS
 
 PARSERS = (
     *PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *FLOWER, *ISSUER, *OWNER, *ROLES, *MEMBERS,
-    *JOINING,
+    *JOINING, *CARE,
 )  # fmt: skip
 
 CALLS = (
@@ -73,6 +74,9 @@ READERS: dict[str, str] = {
     "clients/policy.py": "policy.load",
     "clients/status_file.py": "status_file.read_agent; status_file.read_session",
     "clients/update.py": "child's result; session.receive, no model",
+    "server/archive.py": "archive.unpack; archive.unpack, manifest",
+    "server/backup_form.py": "this server's own databases, and what archive.unpack has compared",
+    "server/restore.py": "archive.unpack; archive.unpack, manifest",
     "server/core_cli.py": "core_cli.Federation.read, leaf; core_cli.Federation.read, root",
     "server/core_client.py": "core_client._federation_of; core_client._root_of; core_wire events",
     "server/core_commands.py": "core_commands",

@@ -192,7 +192,7 @@ def test_the_ledger_says_what_the_run_was(
     ((run, security, described),) = rows(result.path, "SELECT run, security, config FROM run")
     assert (run, security) == ("named", "on (development CA)")
     found = json.loads(described)
-    assert (found["rounds"], found["scheme"], found["flower-run"]) == (1, "A", "77")
+    assert (found["scheme"], found["federation"], found["flower-run"]) == ("A", "tested", "77")
     assert found["started"] == {"app": "/apps/x", "config": {}, "bundle": APP.hex()}
     assert found["config"] == {"width": 7, "seed": 0}  # the environment's, over the app's
     outcomes = rows(result.path, "SELECT round, phase, outcome FROM round ORDER BY seq")
