@@ -3,12 +3,17 @@
     base/import    seconds of `import umbel` and of what a device's session with a numpy task needs
     base/rss       resident memory of that process afterwards
     torch/…        the same with a torch task
-    node/pss       a whole idle device, between two rounds: the session's process and the child with
-                   the task; shared pages count in shares (PSS)
+    base/disk      files of a base installation, with all that it requires (install_size.py)
+    node/pss       a device between two rounds: the session's process and the child with the task;
+                   shared pages count in shares (PSS)
+    agent/pss      a device of which nothing is wanted: agent, SuperNode and SuperExec, which run
+                   for months (flower_agent.py)
+    agent/own      of that the agent alone
+    agent/cpu      processor time of the three, per cent of one core
 
 Every figure is of a fresh process with a warm file cache. The peer is `import flwr.clientapp`, and
-for the node Flower's idle SuperNode, which starts its app anew for each message. The limit is what
-the needed libraries cost alone.
+for the node and the agent Flower's idle SuperNode with its SuperExec. The limit is what the needed
+libraries cost alone.
 """
 
 from __future__ import annotations
@@ -24,7 +29,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from . import flower_agent as idle
 from . import flower_footprint as flower
+from .install_size import install_mib
 from .process_memory import MIB, proportional
 from .record import Measurement, interleave
 from ..protocol.errors import SettingsError, StateError
@@ -73,6 +80,9 @@ def run(
     supernode: Annotated[
         bool, typer.Option(help="Start Flower's SuperNode too, as the node's peer.")
     ] = True,
+    agent: Annotated[
+        bool, typer.Option(help="Measure an agent before a real server too; 45 s a run.")
+    ] = True,
 ) -> Iterator[Measurement]:
     """Yield every case."""
     if runs < 1:
@@ -85,7 +95,49 @@ def run(
     else:
         peer, least = (flower.CLIENT, FRAMEWORK), (*LIBRARIES, FRAMEWORK)
         yield from _imports("torch", TORCH, peer, least, runs)
+    yield _disk()
     yield _node(runs, supernode)
+    if agent and flower.AVAILABLE:
+        yield from _agent(runs, supernode)
+
+
+def _disk() -> Measurement:
+    """Return `base/disk`."""
+    return Measurement(
+        bench="footprint",
+        case="base/disk",
+        unit="MiB",
+        samples=[install_mib("umbel")],
+        peer=[install_mib("flwr")],
+        peer_name=f"{flower.NAME} and what it requires",
+    )
+
+
+def _agent(runs: int, supernode: bool) -> Iterator[Measurement]:
+    """Yield the cases of an agent."""
+    _say(f"agent: {runs} idle devices before a server")
+    with idle.server() as (up, device):
+        calls: dict[str, Callable[[], idle.Idle | int]] = {
+            "own": lambda: idle.idle_agent(up, device)
+        }
+        if supernode:
+            calls["peer"] = flower.idle_supernode
+        found = interleave(calls, runs)
+    own = [one for one in found["own"] if isinstance(one, idle.Idle)]
+    peer = [one / MIB for one in found.get("peer", []) if isinstance(one, int)]
+    yield Measurement(
+        bench="footprint",
+        case="agent/pss",
+        unit="MiB",
+        samples=[one.total / MIB for one in own],
+        peer=peer,
+        peer_name=f"{flower.NAME}: idle SuperNode and SuperExec" if peer else None,
+    )
+    for case, unit, samples in (
+        ("agent/own", "MiB", [one.own / MIB for one in own]),
+        ("agent/cpu", "%", [one.cpu for one in own]),
+    ):
+        yield Measurement(bench="footprint", case=case, unit=unit, samples=samples)
 
 
 def _imports(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from umbel import cli
-from umbel.benchmarks import flower_footprint, footprint
+from umbel.benchmarks import flower_agent, flower_footprint, footprint, install_size
 from umbel.benchmarks.process_memory import MIB, proportional, resident, session_members
 from umbel.protocol.errors import StateError
 
@@ -23,6 +23,7 @@ UNITS = {
     "base/import": "s",
     "torch/rss": "MiB",
     "torch/import": "s",
+    "base/disk": "MiB",
     "node/pss": "MiB",
 }
 
@@ -34,7 +35,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def printed(capfd: pytest.CaptureFixture[str]) -> tuple[dict[str, dict[str, Any]], str]:
     """Run the benchmark once and return its lines by case, and what stderr says."""
-    assert cli.main(["bench", "footprint", "--runs", "1", "--no-supernode", "--json"]) == 0
+    assert (
+        cli.main(["bench", "footprint", "--runs", "1", "--no-supernode", "--no-agent", "--json"])
+        == 0
+    )
     said = capfd.readouterr()
     lines = [json.loads(line) for line in said.out.splitlines()]
     return {line["case"]: line for line in lines}, said.err
@@ -50,7 +54,7 @@ def test_every_case_with_its_unit(
     for case, line in lines.items():
         assert (line["bench"], line["runs"]) == ("footprint", 1)
         assert 0 < line["umbel"] == line["worst"]
-        assert (line["limit"] is None) is (case == "node/pss")
+        assert (line["limit"] is None) is (case in {"node/pss", "base/disk"})
     assert "import flwr.clientapp, wave" in lines["torch/rss"]["peer_name"]
     # The libraries alone are what both of the others have too.
     assert lines["base/rss"]["limit"] < lines["base/rss"]["umbel"]
@@ -128,3 +132,20 @@ def test_the_peers_supernode_leaves_nothing_behind(monkeypatch: pytest.MonkeyPat
     assert flower_footprint.idle_supernode() > 10 * MIB
     assert session_members(started[0]) == []
     assert os.environ.get("FLWR_HOME") is None
+
+
+def test_a_base_installation_is_flowers_and_little_more() -> None:
+    """No extra is counted: torch alone would be a multiple of it."""
+    flwr, umbel = install_size.install_mib("flwr"), install_size.install_mib("umbel")
+    assert 100 < flwr < umbel < flwr + 20
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not flower_footprint.AVAILABLE, reason="flower-supernode is not installed here")
+def test_an_idle_device_keeps_within_its_bounds() -> None:
+    """218 MB for all of it, of which Flower's two daemons alone would take 198 to 219; 30 ours."""
+    with flower_agent.server() as (up, device):
+        found = flower_agent.idle_agent(up, device)
+    assert found.total <= 218e6
+    assert found.own <= 30e6
+    assert found.cpu <= 1.0
