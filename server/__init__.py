@@ -59,7 +59,7 @@ Membership    federation_files.py is a federation's directory, federation_init.p
 The front     front_cli.py is `umbel server front`: front.py lets devices reach the one API of the
               SuperLink that they need, front_door.py has the port and its connections,
               front_body.py says how large and how slow a body may be, front_places.py who gives
-              way when there is no room.
+              way when there is no room, front_pages.py how devices join.
 The doctor    doctor_cli.py is `umbel server doctor`, doctor.py its probes.
 Care          backup.py puts what a server needs into an archive.py, sealed by sealing.py;
               restore.py puts it where there is none; backup_form.py is what both know of it.

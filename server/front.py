@@ -3,6 +3,7 @@
     POST /v1/fleet/NAME    to the SuperLink and back, streamed both ways
     GET  /healthz          200: this process lives
     GET  /readyz           200: the SuperLink answers; else 503
+    /v1/ca, /v1/enrol, /v1/renew, /v1/leave    how devices join and go (front_pages.py)
     anything else          404
 
 Open-source Flower asks nobody who calls its Control and Runtime APIs, and serves them on the port
@@ -15,7 +16,7 @@ No body is held: front_body.py says where it is cut off, front_places.py who giv
 is no room for all. While the SuperLink is away the answer is 503, upon which a SuperNode tries
 again.
 
-An ASGI application: front_door.py has the connections. What enrols devices belongs in `_pages`.
+An ASGI application: front_door.py has the connections.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ from starlette.responses import PlainTextResponse
 
 from . import service
 from .front_body import Body, Gone, Pace, Terms, Turned
+from .front_pages import CA, COMMANDS, TERMS, Pages
 from .front_places import AT_ONCE, MOST, Places
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
+    from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
     from .core_log import Lines
@@ -69,8 +72,9 @@ class Front:
     """The application."""
 
     def __init__(
-        self, superlink: str, trust: ssl.SSLContext, lines: Lines, terms: Terms | None = None
-    ) -> None:
+        self, superlink: str, trust: ssl.SSLContext, lines: Lines, terms: Terms | None = None,
+        devices: Pages | None = None,
+    ) -> None:  # fmt: skip
         """Connect when first asked.
 
         Args:
@@ -78,7 +82,9 @@ class Front:
             trust: By which its certificate is checked.
             lines: The log.
             terms: What a body may be.
+            devices: The pages by which devices join; None where none can.
         """
+        self._devices = devices
         self._superlink, self._lines, self.terms = superlink, lines, terms or Terms()
         self._url = httpx.URL(f"https://{superlink}")
         # A transport and no client: no redirect, no cookie, no proxy of this machine's variables.
@@ -102,7 +108,8 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        body = Body(self.terms, scope, receive)
+        joins = self._devices is not None and scope["raw_path"] in COMMANDS
+        body = Body(TERMS if joins else self.terms, scope, receive)
         with suppress(Gone):
             try:
                 await self._serve(scope, receive, send, body)
@@ -117,13 +124,18 @@ class Front:
                 await answer(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, body: Body) -> None:
-        target, page = _checked(scope), None
-        if scope["method"] in {"GET", "HEAD"}:
-            page = self._pages.get(target)
-        if page is not None:
-            await (await page())(scope, receive, send)
+        target, method = _checked(scope), scope["method"]
+        reads = method in {"GET", "HEAD"}
+        if reads and target in self._pages:
+            answer: Response = await self._pages[target]()
+        elif reads and self._devices is not None and target == CA:
+            answer = self._devices.ca()
+        elif method == "POST" and self._devices is not None and target in COMMANDS:
+            answer = await self._devices.answer(COMMANDS[target], body, _peer(scope))
         else:
-            await self._pass(_fleet(scope["method"], target), scope, body, send)
+            await self._pass(_fleet(method, target), scope, body, send)
+            return
+        await answer(scope, receive, send)
 
     # -- to the SuperLink and back ------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from .core_log import Lines, console
 from .front import Front
 from .front_body import LARGEST, MIB, Terms
 from .front_door import Certificate, Doors, listening
+from .front_pages import pages_of
 from .front_places import MOST
 from ..protocol.errors import SettingsError, StateError
 
@@ -68,16 +69,14 @@ def front(
     service.raise_file_limit(connections + MOST)
     with listening(host, port) as listener:
         terms = Terms(largest=largest * MIB)
-        asyncio.run(_serve(superlink, trust, lines, terms, certificate, listener, connections))
+        made = Front(superlink, trust, lines, terms, pages_of(federation, lines))
+        doors = Doors(made, certificate, listener, connections, lines)
+        asyncio.run(_serve(made, doors, listener))
 
 
-async def _serve(
-    superlink: str, trust: ssl.SSLContext, lines: Lines, terms: Terms, certificate: Certificate,
-    listener: socket.socket, connections: int,
-) -> None:  # fmt: skip
+async def _serve(made: Front, doors: Doors, listener: socket.socket) -> None:
     sslproto.SSLProtocol.max_size = TLS_PIECE
-    stop, made = service.told_to_stop(), Front(superlink, trust, lines, terms)
-    doors = Doors(made, certificate, listener, connections, lines)
+    stop = service.told_to_stop()
     where = service.address(*listener.getsockname()[:2])
     with suppress(OSError):  # its log is on a full disk
         print(f"front: listening on https://{where}", flush=True)

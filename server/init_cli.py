@@ -22,6 +22,7 @@ from ..protocol.errors import StateError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+NAME = "fleet"
 FRONT_PORT, GATEWAY_PORT = 8443, 8444
 SUPERLINK = "127.0.0.1:8000"
 
@@ -35,7 +36,7 @@ def init(
         str,
         typer.Option(metavar="NAME,...", help="DNS names and IP addresses that devices dial."),
     ],
-    name: Annotated[str, typer.Option(help="Name of the federation, for good.")] = "fleet",
+    name: Annotated[str, typer.Option(help="Name of the federation, for good.")] = NAME,
     gateway: Annotated[
         str, typer.Option(metavar="HOST:PORT", help=f"The gateway [first name:{GATEWAY_PORT}].")
     ] = "",

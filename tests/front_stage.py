@@ -24,6 +24,7 @@ from umbel.server.core_log import Lines
 from umbel.server.front import Front
 from umbel.server.front_body import Terms
 from umbel.server.front_door import Certificate, Doors, listening
+from umbel.server.front_pages import pages_of
 from umbel.tests.wire_federation import key_pem, pem
 
 if TYPE_CHECKING:
@@ -97,7 +98,9 @@ class SuperLink:
 class Stage:
     """The two of them, their loop in a thread."""
 
-    def __init__(self, folder: Path, terms: Terms, most: int, sndbuf: int) -> None:
+    def __init__(
+        self, folder: Path, terms: Terms, most: int, sndbuf: int, devices: Path | None
+    ) -> None:
         self.folder, self.log = folder, list[str]()
         self.authority = Authority.create("dev", datetime.now(UTC))
         folder.mkdir(exist_ok=True)
@@ -106,6 +109,7 @@ class Stage:
             self.issue(name)
         self.trust = ssl.create_default_context(cafile=folder / "ca.pem")
         self._terms, self._most, self._sndbuf = terms, most, sndbuf
+        self._devices = devices
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()))
         self._thread.start()
@@ -128,7 +132,8 @@ class Stage:
             self.behind = int(found.getsockname()[1])
         await self._open_superlink()
         lines = Lines(self.log.append, time.monotonic)
-        front = Front(f"127.0.0.1:{self.behind}", self.trust, lines, self._terms)
+        devices = pages_of(self._devices, lines) if self._devices else None
+        front = Front(f"127.0.0.1:{self.behind}", self.trust, lines, self._terms, devices)
         listener = listening("127.0.0.1", 0)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._sndbuf)
         # Else the system lets it grow to tens of MB, as that of one that reads quickly.
@@ -260,10 +265,14 @@ def status(raw: bytes) -> int:
 
 @contextmanager
 def staged(
-    folder: Path, terms: Terms | None = None, most: int = 100, sndbuf: int = 1 << 20
+    folder: Path,
+    terms: Terms | None = None,
+    most: int = 100,
+    sndbuf: int = 1 << 20,
+    devices: Path | None = None,
 ) -> Iterator[Stage]:
     """Give a running stage."""
-    stage = Stage(folder, terms or Terms(), most, sndbuf)
+    stage = Stage(folder, terms or Terms(), most, sndbuf, devices)
     try:
         yield stage
     finally:

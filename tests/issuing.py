@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -13,10 +17,12 @@ from umbel.protocol.enrolment import About, EnrolRequest, RenewRequest, request_
 from umbel.protocol.errors import StateError
 from umbel.server.federation_init import make
 from umbel.server.issuer import Issuer
+from umbel.server.issuer_socket import Service, listen
 from umbel.server.server_toml import ServerSettings
 from umbel.server.token_terms import Terms
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from umbel.protocol.enrolment_token import Token
@@ -143,3 +149,32 @@ class Stage:
         """Make a token of a day."""
         values = {"name": name, "site": site or name, "seconds": 86400}
         return self.issuer.token(Terms(**(values | terms)))  # type: ignore[arg-type]
+
+
+@contextmanager
+def served(stage: Stage, said: list[str] | None = None) -> Iterator[None]:
+    """Let a service answer on the socket, in a loop of its own."""
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+    listener = listen(stage.folder)
+    lines = said if said is not None else []
+    service = Service(stage.issuer, lines.append)
+
+    def live() -> None:
+        loop.run_until_complete(service.serve(listener, stop))
+        while left := asyncio.all_tasks(loop):  # connections that were just taken
+            loop.run_until_complete(asyncio.wait(left))
+        for _ in range(3):  # and close in the loop's next turns
+            loop.run_until_complete(asyncio.sleep(0))
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    try:
+        yield
+    finally:
+        with socket.socket(socket.AF_UNIX) as last:  # all that came before it has been taken
+            last.connect(str(stage.folder / "issuer.sock"))
+            last.sendall(b"{}\n")
+            last.makefile("rb").read()
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(20)
+        loop.close()

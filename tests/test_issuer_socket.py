@@ -7,7 +7,6 @@ import json
 import socket
 import stat
 import threading
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +17,12 @@ from umbel.protocol.enrolment import Declined, EnrolAnswer
 from umbel.protocol.enrolment_token import Token
 from umbel.protocol.errors import SettingsError, StateError
 from umbel.server import issuer_socket
-from umbel.server.issuer_socket import ENROLMENTS, Service, listen
+from umbel.server.issuer_socket import ENROLMENTS, listen
 from umbel.server.issuer_wire import ask, relay
 from umbel.server.token_terms import Terms
-from umbel.tests.issuing import Clock, Keys, Stage
+from umbel.tests.issuing import Clock, Keys, Stage, served
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from umbel.server.issuer_commands import Answer
@@ -33,25 +31,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path / "wards")
-
-
-@contextmanager
-def served(stage: Stage, said: list[str] | None = None) -> Iterator[None]:
-    """Let a service answer on the socket, in a loop of its own."""
-    loop, stop = asyncio.new_event_loop(), asyncio.Event()
-    listener = listen(stage.folder)
-    lines = said if said is not None else []
-    thread = threading.Thread(
-        target=loop.run_until_complete,
-        args=(Service(stage.issuer, lines.append).serve(listener, stop),),
-    )
-    thread.start()
-    try:
-        yield
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(20)
-        loop.close()
 
 
 def _closed(stream: socket.socket) -> bool:
