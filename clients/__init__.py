@@ -14,6 +14,9 @@ Over Flower  flower_launcher.py checks a bundle before a line of it runs;
              wrapped app's functions, flower_node.py frees a killed node's key.
 Bundles      apps.py says which may run and keeps those that wait for the owner, bundle.py reads
              them; apps_cli.py is `umbel client apps`, app_view.py what it shows.
+Limits       limits.py says when this device takes part: usage.py is its account of a day, hooks.py
+             asks the owner's commands, links.py finds the interface. confined.py says what bounds
+             a bundle's code, bounds.py puts it on a process, landlock.py is the kernel's part.
 User code    child.py runs it in one process, worker.py, over pipe.py. trainers.py chooses
              between a child and a group: torch_ddp_worker.py is the group's processes,
              torch_ddp.py their training.
@@ -27,9 +30,7 @@ Joining      enrol.py makes a device out of a token, renew.py gets it new certif
              front (front_line.py), and granted.py looks at what comes before it is written.
 The agent    agent.py is `umbel client up`, for months: it runs flower_supernode.py, which becomes
              the SuperNode that flower_slim.py makes small; renewals.py starts renewals,
-             sd_notify.py speaks to systemd. install.py makes a service of it, whose unit
-             unit_file.py writes.
+             sd_notify.py speaks to systemd.
 Commands     cli.py is `umbel client`, options.py what its commands share; enrol_cli.py,
-             renew_cli.py, up_cli.py, install_cli.py, uninstall_cli.py, history_cli.py,
-             pause_cli.py and resume_cli.py.
+             renew_cli.py, up_cli.py, history_cli.py, pause_cli.py and resume_cli.py.
 """

@@ -145,11 +145,10 @@ class Apps:
 
     def still(self, policy: Policy, sha: str, rule: str) -> bool:
         """Say whether a rule by which the launcher let a bundle in is one of this policy."""
-        if not policy.pinned:
-            return True
         word, _, key = rule.partition(" ")
         return (
-            bytes.fromhex(sha) in (policy.apps or ())
+            not policy.pinned
+            or bytes.fromhex(sha) in (policy.apps or ())
             or (word == SIGNED and key in {own.hex() for own in policy.publishers or ()})
             or (policy.approve and sha in self.known() and self.known()[sha].state == APPROVED)
         )

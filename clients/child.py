@@ -21,9 +21,10 @@ import threading
 import traceback
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from . import pipe
+from .bounds import Bounds
 from ..host.spawned import THREADS, module_command, reap
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Malformed, Refused, UmbelError
@@ -46,6 +47,9 @@ GRACE_S = 2.0
 """How long a child may take to leave before it is killed."""
 
 
+MEMORY = "limits.memory"
+
+
 class ChildDied(Refused):
     """The training child ended in the middle of a call."""
 
@@ -65,9 +69,28 @@ def boundary() -> Iterator[None]:
         raise
     except UmbelError as error:
         raise Refused(pb.REASON_TASK_FAILED, str(error)) from None
+    except MemoryError:
+        traceback.print_exc()
+        detail = "no memory is left for the task; its trace is above"
+        raise Refused(pb.REASON_LIMITS, detail, MEMORY) from None
     except Exception:  # noqa: BLE001 - the boundary to user code
         traceback.print_exc()
         raise Refused(pb.REASON_TASK_FAILED, "the task raised; its trace is above") from None
+
+
+def _nothing() -> None:
+    """Watch nothing."""
+
+
+class Around(NamedTuple):
+    """What bounds a child."""
+
+    bounds: Bounds = Bounds()
+    watch: Callable[[], None] = _nothing
+    """Called while it works; raises `Refused` to end it."""
+
+
+FREE = Around()
 
 
 class InProcess:
@@ -115,7 +138,12 @@ class Child:
     """The `Trainer` of an app in a child process; calls from several threads take turns."""
 
     def __init__(
-        self, app: AppRef, *, python: str = sys.executable, max_bytes: int = pipe.MAX_BYTES
+        self,
+        app: AppRef,
+        *,
+        python: str = sys.executable,
+        max_bytes: int = pipe.MAX_BYTES,
+        around: Around = FREE,
     ) -> None:
         """Remember what to start; the first call starts it.
 
@@ -123,7 +151,9 @@ class Child:
             app: Where the task is.
             python: The interpreter, with umbel and the app's packages.
             max_bytes: Most bytes of arrays in one message, either way.
+            around: What bounds it.
         """
+        self._around = around
         self.app = app
         self._python = python
         self._max_bytes = max_bytes
@@ -207,7 +237,9 @@ class Child:
             try:
                 pipe.send(process.stdin, {"call": name, **fields}, arrays or {})  # type: ignore[arg-type]
                 answer, found = pipe.receive(
-                    lambda view: fill(process, view), self._max_bytes, "training child"
+                    lambda view: fill(process, view, self._around.watch),
+                    self._max_bytes,
+                    "training child",
                 )
             except (BrokenPipeError, EOFError):
                 raise self._died(process) from None
@@ -234,15 +266,20 @@ class Child:
         if self._process is None or self._process.poll() is not None:
             if self._process is not None:
                 self._end(self._process, 0)
+            command = module_command(self._python, __package__, *self._program())
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                module_command(self._python, __package__, *self._program()),
+                self._around.bounds.around(command, self._python),
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=os.environ | dict.fromkeys(THREADS, "1"),
+                env=os.environ | dict.fromkeys(THREADS, str(self._threads())),
                 process_group=0,  # Ctrl-C is the parent's: it closes the pipe
             )
         return self._process
+
+    def _threads(self) -> int:
+        """Return how many threads the child's libraries may start."""
+        return self._around.bounds.threads or 1
 
     def _program(self) -> tuple[str, ...]:
         """Return the module that the child runs, and its arguments."""
@@ -254,8 +291,10 @@ class Child:
         return reap(process, grace)
 
 
-def fill(process: subprocess.Popen[bytes], view: memoryview) -> None:
-    """Read exactly `len(view)` bytes from the child.
+def fill(
+    process: subprocess.Popen[bytes], view: memoryview, watch: Callable[[], None] = _nothing
+) -> None:
+    """Read exactly `len(view)` bytes from the child; `watch` is called while it is silent.
 
     A process that the user's code forked can hold the pipe open after the child's death, so the
     child itself is looked at too.
@@ -273,6 +312,7 @@ def fill(process: subprocess.Popen[bytes], view: memoryview) -> None:
         if not poller.poll(0 if gone else 1000 * LOOK_S):
             if gone:
                 raise EOFError
+            watch()
             continue
         count = out.readinto(view)  # type: ignore[attr-defined]
         if not count:
@@ -282,7 +322,7 @@ def fill(process: subprocess.Popen[bytes], view: memoryview) -> None:
 
 def packed(site: Site) -> dict[str, Any]:
     """Return a site as JSON says it."""
-    data = None if site.data is None else str(site.data)
+    data = [str(root) for root in site.data]
     plain = asdict(replace(site, config={}, settings={}))
     return plain | {"config": dict(site.config), "settings": dict(site.settings), "data": data}
 
@@ -290,7 +330,8 @@ def packed(site: Site) -> dict[str, Any]:
 def _refusal(answer: Mapping[str, Any]) -> Refused:
     """Return what the child refused with; a code that is none counts as `task failed`."""
     code = dict(pb.Reason.items()).get(str(answer["refused"]), pb.REASON_TASK_FAILED)
-    return Refused(cast("pb.Reason", code), str(answer.get("detail", "")))
+    key = MEMORY if answer.get("key") == MEMORY else ""  # user code chooses no word that travels
+    return Refused(cast("pb.Reason", code), str(answer.get("detail", "")), key)
 
 
 def _result(fields: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> TrainResult:

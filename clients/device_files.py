@@ -34,6 +34,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from . import clock, member_file
+from .limits import limits_of
 from .policy import Policy
 from .policy_file import Key, integer, line_of, read_owned, text
 from .session import Device
@@ -229,6 +230,7 @@ class DeviceFiles:
             clock=self.clock,
             entropy=os_entropy,
             log=log,
+            limits=limits_of(self),
         )
 
     def _check_trust(self, where: str) -> None:

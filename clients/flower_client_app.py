@@ -21,6 +21,7 @@ import re
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -29,6 +30,7 @@ from flwr.common.constant import ErrorCode
 
 from .apps import Apps
 from .child import Child, InProcess, boundary
+from .confined import around, remark, roots
 from .device_files import device_files, host, no_core_dumps, own_policy
 from .flower_launcher import APP, INVITE, RULE, SESSION
 from .flower_node import remember
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
 
     from flwr.app import Context
 
+    from .child import Around
     from .device_files import DeviceFiles
     from .trainers import ClosingTrainer
     from ..strategies.metrics import Count, Sum
@@ -133,8 +136,8 @@ class SessionApp(ClientApp):
         """Answer as a Flower app without Umbel would."""
         raise NotImplementedError
 
-    def trainer(self, gpus: int) -> ClosingTrainer:
-        """Return what runs the user's code in processes of its own."""
+    def trainer(self, gpus: int, bounds: Around) -> ClosingTrainer:
+        """Return what runs the user's code in processes of its own, within `bounds`."""
         raise NotImplementedError
 
     def _join(self, message: Message, context: Context) -> Outcome:
@@ -162,14 +165,17 @@ class SessionApp(ClientApp):
         files = replace(files, policy=files.policy.admitting(app))
         if files.flower_key.exists():
             remember(files.flower_key, context.node_id)
-        for remark in files.policy.remarks():
-            _log(remark)
+        for words in (*files.policy.remarks(), remark(files.policy)):
+            if words:
+                _log(words)
         os.environ[CONTEXT] = context_facts(context)
-        trainer = self.trainer(int(context.node_config.get(GPUS, files.ddp)))
+        bounds = around(files.policy, _home())
+        trainer = self.trainer(int(context.node_config.get(GPUS, files.ddp)), bounds)
         try:
             journal = FileJournal(files.journal)
             try:
-                update = Update(trainer, _site(context), files.policy, entropy=os_entropy)
+                site = replace(_site(context), data=roots(files.policy))
+                update = Update(trainer, site, files.policy, entropy=os_entropy)
                 device = files.device(update, journal, app, _log)
                 outcome = GatewaySession(files, device, invited.invitation).serve()
             finally:
@@ -191,9 +197,9 @@ class TaskApp(SessionApp):
             raise SettingsError("umbel.client_app", "a umbel.Task", defined.__name__)
         self.task = task
 
-    def trainer(self, gpus: int) -> ClosingTrainer:
+    def trainer(self, gpus: int, bounds: Around) -> ClosingTrainer:
         """Return a child with the task, or a group of processes with the app's torch task."""
-        return trainer_for(source_of(self.task), gpus)
+        return trainer_for(source_of(self.task), gpus, bounds)
 
     def plain(self, message: Message, context: Context) -> Message:
         """Train or evaluate what came, and answer arrays and means as Flower's strategies want."""
@@ -229,10 +235,10 @@ class SecureApp(SessionApp):
         of_app(metrics)
         self.wrapped, self.metrics = app, dict(metrics)
 
-    def trainer(self, gpus: int) -> ClosingTrainer:
+    def trainer(self, gpus: int, bounds: Around) -> ClosingTrainer:
         """Return a child that imports the module which has this app under a name."""
         del gpus  # how a Flower app uses them is its own affair
-        return Child(source_of(self))
+        return Child(source_of(self), around=bounds)
 
     def umbel_trainer(self) -> FlowerTrainer:
         """Return what calls the wrapped app, in the child."""
@@ -342,6 +348,12 @@ def _config(message: Message) -> dict[str, Any]:
         if name != INVITE:
             found |= record
     return found
+
+
+def _home() -> Path | None:
+    """Return where what belongs to this task may be written, if the launcher has made a place."""
+    home = os.environ.get("FLWR_HOME") if APP in os.environ else None
+    return Path(home) if home else None
 
 
 def _site(context: Context) -> Site:

@@ -4,7 +4,7 @@ SuperExec starts `flwr-clientapp` by its bare name, so ours is put first on the 
 (`write_launcher`). It does what Flower's does, with these differences:
 
     first              flwr is 1.42, else it ends with one line; no core dumps; `memory` of
-                       device.toml bounds the process
+                       device.toml and `limits.data_roots` bound the process (confined.py)
     $FLWR_HOME         an empty directory of the task's own, removed at its end: Flower uses a
                        folder of the right name unread, and names it by 8 digits of the hash
     dependencies       none is installed at run time, whatever the SuperNode was told
@@ -33,11 +33,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .apps import OPEN, Apps
+from .bundle import MAX_UNPACKED, Bundle
+from .confined import confine
 from .device_files import DeviceFiles, device_files, limit_memory, no_core_dumps
+from .limits import TASKS, limits_of
 from .policy import Policy
 from .refusals import keep_refusal
 from ..protocol import messages_pb2 as pb
-from ..protocol.errors import Refused, SettingsError, StateError, UmbelError, reason_text
+from ..protocol.errors import Malformed, Refused, SettingsError, StateError, UmbelError, reason_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,11 +69,15 @@ def main() -> int:
             raise SettingsError("flwr", f"version {FLOWER}x", found, "install umbel's own")
         no_core_dumps()
         files = device_files()
-        if files is not None and files.memory is not None:
-            limit_memory(files.memory)
+        if files is not None:
+            confine(files)
+            if files.memory is not None:
+                limit_memory(files.memory)
         for name in (APP, RULE):
             os.environ.pop(name, None)
-        with _own_home(files.directory / "tasks" if files else Path(tempfile.gettempdir())):
+        place = files.directory / TASKS if files else Path(tempfile.gettempdir())
+        bounded = files is not None and (files.policy.disk or files.policy.data_roots is not None)
+        with _own_home(place, temporary=bool(bounded)):
             return _run(files)
     except UmbelError as error:
         _say(str(error))
@@ -110,8 +117,7 @@ def _run(files: DeviceFiles | None) -> int:
     if INSTALL in sys.argv:  # no pin covers what it would fetch
         sys.argv.remove(INSTALL)
         print(f"{COMMAND}: {INSTALL} is ignored on this device", file=sys.stderr, flush=True)
-    guard = Guard(files.policy, Apps(files.directory)) if files else Guard(Policy(), None)
-    guard.stand(flower)
+    Guard(files).stand(flower)
     flwr_clientapp()
     return 0
 
@@ -119,9 +125,9 @@ def _run(files: DeviceFiles | None) -> int:
 class Guard:
     """What is asked before a bundle is installed, after it is loaded, and before a reply leaves."""
 
-    def __init__(self, policy: Policy, apps: Apps | None) -> None:
-        """Take the device's own policy, and its bundles; None where there is no device."""
-        self._policy, self._apps = policy, apps
+    def __init__(self, files: DeviceFiles | None) -> None:
+        """Take the device's own directory; None is the built-in policy."""
+        self._files, self._policy = files, files.policy if files else Policy()
         self._message: Any = None
         self._refused: Refused | None = None
         self._app = ""
@@ -131,7 +137,9 @@ class Guard:
         install, load, log = flower.install_from_fab, flower.get_load_client_app_fn, flower.log
 
         def checked_install(content: bytes, *args: Any, **kwargs: Any) -> Path:
-            with self._noted():
+            with self._noted(pb.REASON_LIMITS):
+                self.allow()
+            with self._noted(pb.REASON_APP_NOT_ALLOWED):
                 self.admit(content)
             path: Path = install(content, *args, **kwargs)
             return path
@@ -141,7 +149,7 @@ class Guard:
 
             def checked(*names: Any) -> Any:
                 found = loaded(*names)
-                with self._noted():
+                with self._noted(pb.REASON_POLICY):
                     return self.loaded(found)
 
             return checked
@@ -159,15 +167,29 @@ class Guard:
             self._silence(flower)
         self._answer(flower)
 
+    def allow(self) -> None:
+        """Refuse any task outside of the policy's operating limits.
+
+        Raises:
+            Refused: `limits`, with the key.
+            SettingsError: A hook cannot be run.
+            StateError: The account of what was used is damaged.
+        """
+        if self._files is not None:
+            limits_of(self._files).check()
+
     def admit(self, content: bytes) -> None:
         """Refuse a bundle that may not run here, and tell the app its own digest.
 
         Raises:
-            Refused: `app not allowed`.
+            Refused: `app not allowed`, or `limits` where it takes too much of the disk.
             StateError: What this device keeps of bundles cannot be trusted.
         """
         self._app = sha256(content).hexdigest()
-        rule = OPEN if self._apps is None else self._apps.admit(self._policy, content)
+        if self._policy.disk is not None:
+            _check_size(content, self._policy.disk)
+        files = self._files
+        rule = OPEN if files is None else Apps(files.directory).admit(self._policy, content)
         os.environ[APP], os.environ[RULE] = self._app, rule
 
     def loaded(self, app: Any) -> Any:
@@ -187,16 +209,16 @@ class Guard:
         return app
 
     @contextmanager
-    def _noted(self) -> Iterator[None]:
-        """Keep a refusal: its code is the answer."""
+    def _noted(self, reason: pb.Reason) -> Iterator[None]:
+        """Keep a refusal: its code is the answer, `reason` where something cannot be looked up."""
         try:
             yield
         except Refused as error:
             self._refused = error
             keep_refusal(error, _say, app=self._app)
             raise
-        except StateError as error:  # what is kept of bundles cannot be trusted: none may run
-            self._refused = Refused(pb.REASON_APP_NOT_ALLOWED, str(error), "trust.apps")
+        except (StateError, SettingsError) as error:
+            self._refused = Refused(reason, str(error))
             keep_refusal(self._refused, _say, app=self._app)
             raise self._refused from error
 
@@ -262,6 +284,15 @@ def silenced(message: Any, error: Any) -> Any:
     return made(error(code=code, reason=""), metadata=message.metadata)
 
 
+def _check_size(content: bytes, bound: int) -> None:
+    """Refuse a bundle that would be larger than the disk that tasks have."""
+    try:
+        Bundle.read(content, min(bound, MAX_UNPACKED))
+    except Malformed as error:
+        detail = f"{error}; limits.disk is {bound}"
+        raise Refused(pb.REASON_LIMITS, detail, "limits.disk") from error
+
+
 def refusing(asked: Any, reply: Any, reason: pb.Reason) -> Any:
     """Return the answer of a task that this guard refused: to an invitation a code, else an error.
 
@@ -280,8 +311,8 @@ def refusing(asked: Any, reply: Any, reason: pb.Reason) -> Any:
 
 
 @contextmanager
-def _own_home(parent: Path) -> Iterator[None]:
-    """Give this task an empty `$FLWR_HOME`, removed at the end.
+def _own_home(parent: Path, *, temporary: bool) -> Iterator[None]:
+    """Give this task an empty `$FLWR_HOME`, removed at the end; `temporary` files go there too.
 
     What a killed task left is removed too: a directory is locked while its process lives.
     """
@@ -290,6 +321,9 @@ def _own_home(parent: Path) -> Iterator[None]:
     home = Path(tempfile.mkdtemp(prefix=_HOMES, dir=parent))
     lock = _lock(home)
     os.environ["FLWR_HOME"] = str(home)
+    if temporary:
+        (home / "tmp").mkdir(mode=0o700)
+        os.environ["TMPDIR"], tempfile.tempdir = str(home / "tmp"), None
     try:
         yield
     finally:

@@ -25,7 +25,7 @@ from .owner import Owner
 from .recorder import Recorder
 from .session import Fetch, Send, Session
 from ..protocol import messages_pb2 as pb
-from ..protocol.errors import PeerError
+from ..protocol.errors import PeerError, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -141,7 +141,7 @@ class GatewaySession:
             elif over is None and old and self._session.start is None:
                 detail = "the longest life of a session, or its certificates', is over"
                 over = Over(pb.REASON_GOODBYE, detail)
-            over = over or self._halted()
+            over = over or self._halted() or self._limited()
         return over
 
     def _halted(self) -> Over | None:
@@ -157,6 +157,20 @@ class GatewaySession:
         """Stop what trains: the owner does not want its end."""
         self._session.halted = why
         self._device.update.interrupt(why)
+
+    def _limited(self) -> Over | None:
+        """Return the end that the policy's limits want, between two attempts."""
+        limits = self._device.limits
+        if limits is None:
+            return None
+        limits.moved(sum(self._bytes()))
+        if self._session.start is not None:
+            return None
+        try:
+            limits.look()
+        except Refused as error:
+            return Over(error.reason, str(error))
+        return None
 
     def _new_line(self) -> Line:
         return Line(
@@ -313,6 +327,10 @@ class GatewaySession:
         self._session.close()
         self._line.close()
         self._channel.close()
-        outcome = Outcome(over.reason, len(self._rounds), *self._bytes(), over.detail)
+        moved = self._bytes()
+        outcome = Outcome(over.reason, len(self._rounds), *moved, over.detail)
         self._record.over(outcome)
+        if (limits := self._device.limits) is not None:
+            limits.moved(sum(moved))
+            limits.close()
         return outcome

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from .policy_file import (
     Key,
+    command,
     digests,
     flag,
     integer,
@@ -30,6 +31,7 @@ from .policy_file import (
     share,
     text,
     texts,
+    windows,
 )
 from ..protocol import graph, plan
 from ..protocol import messages_pb2 as pb
@@ -66,6 +68,16 @@ _KEYS: dict[str, Key] = {
     "clear.metrics": texts(r"\S+", "names of metrics"),
     "limits.model_bytes": integer(1),
     "limits.rounds_per_day": integer(1),
+    "limits.hours": windows(),
+    "limits.bytes_per_day": integer(1),
+    "limits.metered_bytes_per_day": integer(0),
+    "limits.metered_interfaces": texts(r"\S+", "names of network interfaces"),
+    "limits.metered_hook": command(),
+    "limits.ready_hook": command(),
+    "limits.memory": integer(1 << 28),
+    "limits.threads": integer(1),
+    "limits.disk": integer(1 << 20),
+    "limits.data_roots": texts("/.*", "absolute paths"),
 }
 _TABLES = tuple(dict.fromkeys(key.split(".")[0] for key in _KEYS))
 
@@ -73,6 +85,8 @@ _TABLES = tuple(dict.fromkeys(key.split(".")[0] for key in _KEYS))
 _MAY_BE_ABSENT = frozenset(
     {
         *("federation", "ca", "gateways", "apps", "publishers", "max_corrupt_members", "l2_clip"),
+        *("hours", "bytes_per_day", "metered_bytes_per_day", "metered_interfaces"),
+        *("metered_hook", "ready_hook", "memory", "threads", "disk", "data_roots"),
     }
 )
 
@@ -104,6 +118,16 @@ class Policy:
     metrics: tuple[str, ...] = ()
     model_bytes: int = 4294967296
     rounds_per_day: int = 1000
+    hours: tuple[str, ...] | None = None
+    bytes_per_day: int | None = None
+    metered_bytes_per_day: int | None = None
+    metered_interfaces: tuple[str, ...] | None = None
+    metered_hook: tuple[str, ...] | None = None
+    ready_hook: tuple[str, ...] | None = None
+    memory: int | None = None
+    threads: int | None = None
+    disk: int | None = None
+    data_roots: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a value that a file could not hold either."""
@@ -111,6 +135,10 @@ class Policy:
             value = getattr(self, _field(key))
             if value is not None or _field(key) not in _MAY_BE_ABSENT:
                 _read(key, _plain(value), partial(str, f"policy: {key}"))
+        told = self.metered_interfaces is not None or self.metered_hook is not None
+        if self.metered_bytes_per_day is not None and not told:  # it would never count
+            expected = "metered_interfaces or metered_hook beside it"
+            raise SettingsError("policy: limits.metered_bytes_per_day", expected, "neither")
 
     @classmethod
     def load(cls, path: Path) -> Policy:

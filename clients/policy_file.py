@@ -1,6 +1,6 @@
 """A strict TOML file: who could have written it, what its keys may hold, where a key stands.
 
-Not a TOML reader: tomllib is. The functions `flag` to `digests` make a `Key`, which turns a
+Not a TOML reader: tomllib is. The functions `flag` to `command` make a `Key`, which turns a
 TOML value into a field or refuses it; policy.py lists the keys.
 """
 
@@ -108,6 +108,31 @@ def digests(expected: str = "SHA-256 digests") -> Key:
         return tuple(bytes.fromhex(_matching(item, "[0-9a-f]{64}")) for item in _items(value))
 
     return Key(f"a list of {expected}, 64 lower-case hex digits each", read)
+
+
+def windows() -> Key:
+    """A list of windows of local time, each with an end that is not its beginning."""
+    clock = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+
+    def read(value: object) -> tuple[str, ...]:
+        found = tuple(_matching(item, f"{clock}-(?:{clock}|24:00)") for item in _items(value))
+        if any(begin == end for begin, _, end in (item.partition("-") for item in found)):
+            raise ValueError
+        return found
+
+    return Key("a list of windows 'HH:MM-HH:MM' of local time", read)
+
+
+def command() -> Key:
+    """A program's absolute path and its arguments; no shell reads them."""
+
+    def read(value: object) -> tuple[str, ...]:
+        found = tuple(_matching(item, ".*") for item in _items(value))
+        if not found or not found[0].startswith("/"):
+            raise ValueError
+        return found
+
+    return Key("a list: the absolute path of a program, and its arguments", read)
 
 
 def read_owned(path: Path) -> str:

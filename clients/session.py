@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .history_file import CLOSED, INTERRUPTED, LEFT_OUT
 from .journal import voted_for
+from .limits import own_limits
 from .others import Others
 from .recorder import Record
 from ..protocol import messages_pb2 as pb
@@ -41,14 +42,13 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .journal import Journal
+    from .limits import Limits
     from .policy import Policy
     from .update import Update
     from ..protocol.entropy import Entropy
     from ..protocol.membership import Membership
     from ..protocol.standpoint import Identity, Step
 
-DAY = 86_400.0
-"""Seconds for which a round that was joined counts."""
 NO_CTX = bytes(32)
 """The ctx of a refusal that came before ctx0 could be computed."""
 
@@ -96,6 +96,8 @@ class Device:
     entropy: Entropy = field(repr=False)
     log: Callable[[str], None]
     """The device's own console or log file."""
+    limits: Limits | None = None
+    """The policy's operating limits, with the device's account; None begins an account here."""
 
 
 class Session:
@@ -104,10 +106,10 @@ class Session:
     def __init__(self, device: Device, record: Record | None = None) -> None:
         """Start with no attempt; what happens is told to `record`."""
         self._device, self._record = device, record or Record()
+        self._limits = device.limits or own_limits(device)
         self._unfit = ""
         self.halted = ""  # why the owner breaks off what is open; set from another thread
         self._others = Others(device.membership, device.clock)
-        self._joined: list[float] = []
         self._attempts: dict[tuple[str, bytes], int] = {}
         self._model: bytearray = bytearray()
         self._incoming: Assembly | None = None
@@ -236,12 +238,12 @@ class Session:
         self._record.begin(start)
         if self._unfit:  # in a plain round neither: what cannot remember does not take part
             raise Refused(pb.REASON_JOURNAL, f"{self._unfit}; restart this node when it is mended")
-        device, now = self._device, self._device.passed()
-        self._joined = [at for at in self._joined if now - at < DAY]
+        device, rounds = self._device, self._limits.rounds()
         params = settings_from_pb(start.params)
         device.policy.check_start(
-            start.scheme, start.protocol, params, start.model_bytes, len(self._joined), device.app
+            start.scheme, start.protocol, params, start.model_bytes, rounds, device.app
         )
+        self._limits.check(start.model_bytes)
         if start.scheme != plain.NAME:
             self._others.listed()
         if start.protocol != VERSION:
@@ -254,7 +256,7 @@ class Session:
         if start.model_bytes != own:
             text = f"a model of {start.model_bytes} bytes, this app's has {own}"
             raise Refused(pb.REASON_CTX_DIFFERS, text)
-        self._joined.append(now)
+        self._limits.begin(start.model_bytes)
         self._attempts[key] = start.attempt
         if (
             len(self._model) == start.model_bytes

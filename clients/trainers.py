@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 from . import pipe
-from .child import Child
+from .child import FREE, Around, Child
 from ..protocol.errors import SettingsError
 from ..strategies.trainer import Trainer
 
@@ -43,6 +43,7 @@ class TorchGroup(Child):
         gpus: int | None = None,
         python: str = sys.executable,
         max_bytes: int = pipe.MAX_BYTES,
+        around: Around = FREE,
     ) -> None:
         """Remember what to start; the first call starts it.
 
@@ -52,6 +53,7 @@ class TorchGroup(Child):
             gpus: At most how many on one with GPUs, each with its own; None is `processes`.
             python: The interpreter, with umbel, torch and the app's packages.
             max_bytes: Most bytes of arrays in one message, either way.
+            around: What bounds all of them.
 
         Raises:
             SettingsError: torch is not installed, or a number is below 1.
@@ -61,8 +63,12 @@ class TorchGroup(Child):
             raise SettingsError("training group", "at least one process", min(processes, gpus))
         if find_spec("torch") is None:
             raise SettingsError("gpu", "torch", "none", "pip install 'umbel[torch]'")
-        super().__init__(app, python=python, max_bytes=max_bytes)
+        super().__init__(app, python=python, max_bytes=max_bytes, around=around)
         self._sizes = processes, gpus
+
+    def _threads(self) -> int:
+        """Return one: the processes share the processors that there are."""
+        return 1
 
     def _program(self) -> tuple[str, ...]:
         """Return the module that rank 0 runs, and its arguments."""
@@ -70,17 +76,18 @@ class TorchGroup(Child):
         return "torch_ddp_worker", *arguments, *map(str, self._sizes)
 
 
-def trainer_for(app: AppRef, gpus: int) -> ClosingTrainer:
+def trainer_for(app: AppRef, gpus: int, around: Around = FREE) -> ClosingTrainer:
     """Return what trains an app's task on a device.
 
     Args:
         app: Where the task is.
         gpus: 0 for a child with this task; else at most so many GPUs for the app's torch task, and
             where there is none at least two processes in their place.
+        around: What bounds them.
 
     Raises:
         SettingsError: The app names no torch task, or torch is not installed.
     """
     if gpus == 0:
-        return Child(app)
-    return TorchGroup(app.torch(), max(LEAST, gpus), gpus=gpus)
+        return Child(app, around=around)
+    return TorchGroup(app.torch(), max(LEAST, gpus), gpus=gpus, around=around)

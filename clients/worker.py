@@ -39,7 +39,7 @@ Request = tuple[dict[str, Any], dict[str, "NDArray[Any]"]]
 
 def _site(fields: Mapping[str, Any]) -> Site:
     data = fields["site"].pop("data")
-    return Site(**fields["site"], data=None if data is None else Path(data))
+    return Site(**fields["site"], data=tuple(map(Path, data)))
 
 
 def _answer(result: TrainResult) -> Answer:
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> None:
 def refusal(error: Refused) -> dict[str, Any]:
     """Return the answer that says it."""
     detail = str(error).removeprefix(f"{reason_text(error.reason)}: ")[:1024]
-    return {"refused": pb.Reason.Name(error.reason), "detail": detail}
+    return {"refused": pb.Reason.Name(error.reason), "detail": detail, "key": error.key}
 
 
 def listen(

@@ -62,8 +62,8 @@ class Site:
     partitions: int | None = None
     config: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """The node's own configuration."""
-    data: Path | None = None
-    """The root that the device's policy opens to the task, if any."""
+    data: tuple[Path, ...] = ()
+    """What the device's policy opens to the task: the roots of `limits.data_roots`."""
     client: int | None = None
     """Number that keys this client's random streams; None is the partition, or 0."""
     seed: int = 0

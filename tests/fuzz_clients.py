@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from umbel.clients import pipe
-from umbel.clients.apps import Apps, parse
+from umbel.clients import apps, pipe, usage
 from umbel.clients.bundle import Bundle
 from umbel.clients.child import _numbers, _refusal, _result
+from umbel.clients.device_files import DeviceFiles
 from umbel.clients.flower_client_app import _read
 from umbel.clients.flower_launcher import APP, Guard
 from umbel.clients.policy import Policy
@@ -193,13 +193,15 @@ def _replied(data: bytes) -> str:
 # ---- the bundle ----------------------------------------------------------------------------
 
 NOWHERE = Path("/nonexistent")
-BUNDLE = b"PK\x05\x06" + bytes(18)
+BUNDLE = fab(code__py=b"app = 1\n")
 
 
 def _admitted(data: bytes) -> str:
     before = os.environ.pop(APP, None)
     try:
-        Guard(Policy(apps=(sha256(BUNDLE).digest(),)), Apps(NOWHERE)).admit(data)
+        policy = Policy(apps=(sha256(BUNDLE).digest(),), disk=1 << 20)
+        files = DeviceFiles(directory=NOWHERE, federation="f", id=b"", gateway="g:1", policy=policy)
+        Guard(files).admit(data)
         return os.environ[APP]
     finally:
         os.environ.pop(APP, None)
@@ -225,9 +227,16 @@ def _bundles() -> list[bytes]:
 
 def _index(data: bytes) -> Any:
     try:
-        return parse(data.decode("utf-8", "replace"))
+        return apps.parse(data.decode("utf-8", "replace"))
     except ValueError as error:
         raise StateError("index.json", "an index of bundles", error) from error
+
+
+def _account(data: bytes) -> Any:
+    try:
+        return usage.parse(data.decode("utf-8", "replace"))
+    except ValueError as error:
+        raise StateError("usage.json", "an account", error) from error
 
 
 def _indices() -> list[bytes]:
@@ -296,6 +305,10 @@ CLIENTS = (
     ),
     Parser(
         name="apps.parse", form="json", errors=(StateError,), parse=_index, make=_indices,
+    ),
+    Parser(
+        name="usage.parse", form="json", errors=(StateError,), parse=_account,
+        make=lambda: [b'{"version":1,"hours":{"490000":[1048576,0,10],"490001":[9,9,0]}}'],
     ),
     Parser(
         name="flower_launcher.Guard.admit", errors=(Refused,), make=lambda: [BUNDLE],

@@ -73,6 +73,8 @@ READERS: dict[str, str] = {
     "clients/pipe.py": "pipe.receive; pipe.receive, header",
     "clients/policy.py": "policy.load",
     "clients/status_file.py": "status_file.read_agent; status_file.read_session",
+    "clients/bounds.py": "its parent's own words; test_bounds.py",
+    "clients/usage.py": "usage.parse",
     "clients/update.py": "child's result; session.receive, no model",
     "server/archive.py": "archive.unpack; archive.unpack, manifest",
     "server/backup_form.py": "this server's own databases, and what archive.unpack has compared",

@@ -2,9 +2,9 @@
 
     python tests/mutants.py [WORD ...]     all guards, or those whose test or source has a word
 
-For every line of the tables (guards.py, guards_server.py) a copy of the package loses one
-guard, and the attack's test runs on the copy. It has to fail, and for a reason of its own: an
-assertion, or an error of ours that is not the expected one. A crash (an import, a name, an
+For every line of the tables (guards.py, guards_*.py) a copy of the package
+loses one guard, and the attack's test runs on the copy. It has to fail, and for a reason of its
+own: an assertion, or an error of ours that is not the expected one. A crash (an import, a name, an
 index) proves nothing and counts as a survivor. Before that, no attack may get through the whole
 package.
 
@@ -25,14 +25,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from umbel.tests import guards, guards_care, guards_server
+from umbel.tests import guards, guards_care, guards_policy, guards_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from umbel.tests.guards import Guard
 
-GUARDS = [*guards.GUARDS, *guards_server.GUARDS, *guards_care.GUARDS]
+GUARDS = [*guards.GUARDS, *guards_server.GUARDS, *guards_care.GUARDS, *guards_policy.GUARDS]
 ROOT = Path(__file__).resolve().parents[1]
 PASSED, FAILED, NOTHING = 0, 1, 5  # pytest's exit codes
 _LEFT_OUT = shutil.ignore_patterns(

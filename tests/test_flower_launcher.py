@@ -13,7 +13,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from umbel import cli
+from umbel.clients import landlock
 from umbel.clients.apps import Apps
+from umbel.clients.device_files import DeviceFiles
 from umbel.clients.flower_launcher import Guard, remove_left, write_launcher
 from umbel.clients.history_file import read_history
 from umbel.clients.policy import Policy
@@ -150,6 +152,49 @@ def test_where_plain_is_allowed_a_refused_bundle_is_answered_by_its_code_alone(
     fab = bundle(tmp_path / "app", PLAIN)
     pushed, _ = play(tmp_path / "task", fab, environment=environment(device, tmp_path))
     assert (pushed["error"], pushed["reason"], pushed["details"]) == (True, "app not allowed", "")
+
+
+READING = """
+import os, pathlib
+try:
+    found = pathlib.Path(os.environ["SECRET"]).read_text()
+except PermissionError:
+    found = "denied"
+pathlib.Path(os.environ["MARKER"]).write_text(found + pathlib.Path(os.environ["DATA"]).read_text())
+raise ValueError("enough")
+"""
+
+
+@pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
+def test_a_bundle_reads_the_data_roots_and_nothing_beside_them(
+    device: Path, tmp_path: Path
+) -> None:
+    for name in ("secret", "data"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(f" {name}")
+    fab = bundle(tmp_path / "app", READING)
+    repoliced(device, apps=None, data_roots=(str(tmp_path / "data"),), disk=1 << 24)
+    where = environment(
+        device, tmp_path, MARKER=str(device / "marker"),
+        SECRET=str(tmp_path / "secret" / "file"), DATA=str(tmp_path / "data" / "file"),
+    )  # fmt: skip
+    play(device / "play", fab, environment=where)
+    assert (device / "marker").read_text() == "denied data"
+
+
+@pytest.mark.parametrize("key", ["hours", "ready_hook", "disk"])
+def test_outside_of_its_limits_a_device_installs_nothing(
+    device: Path, tmp_path: Path, key: str
+) -> None:
+    fab = bundle(tmp_path / "app", SECURE, large="x = '" + "a" * (2 << 20) + "'")
+    limit: Any = {"hours": (), "ready_hook": ("/usr/bin/false",), "disk": 1 << 20}[key]
+    repoliced(device, apps=None, **{key: limit})
+    where = environment(device, tmp_path)
+    pushed, console = play(tmp_path / "task", fab, invite=INVITE, environment=where)
+    assert not (tmp_path / "marker").exists()
+    assert pushed["values"]["umbel.session"]["code"] == pb.REASON_LIMITS
+    assert f"limits.{key}" in console
+    assert "Traceback" not in console
 
 
 def test_an_approved_bundle_runs_in_a_home_of_its_own(device: Path, tmp_path: Path) -> None:
@@ -290,7 +335,10 @@ def test_which_bundles_are_admitted(
 ) -> None:
     monkeypatch.delenv("UMBEL_APP_SHA256", raising=False)
     pinned = None if apps is None else tuple(sha256(app).digest() for app in apps)
-    guard = Guard(Policy(apps=pinned), Apps(tmp_path))
+    policy = Policy(apps=pinned)
+    guard = Guard(
+        DeviceFiles(directory=tmp_path, federation="f", id=b"", gateway="g:1", policy=policy)
+    )
     if holds:
         guard.admit(b"x")
         assert os.environ["UMBEL_APP_SHA256"] == sha256(b"x").hexdigest()

@@ -195,7 +195,8 @@ def test_the_newest_connection_of_a_node_wins(run: Run, tmp_path: Path) -> None:
     run.joined(1)
     copied = run.devices()[0]
     home = tmp_path / "copied"
-    shutil.copytree(copied.files.directory, home, ignore=shutil.ignore_patterns("journal"))
+    others = shutil.ignore_patterns("journal", ".*")  # files that are being written
+    shutil.copytree(copied.files.directory, home, ignore=others)
     copied.files = replace(copied.files, directory=home)
     home.chmod(0o700)
     copied.start(run.name, run.ticket(0))

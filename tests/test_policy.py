@@ -48,6 +48,16 @@ metrics = ["loss", "eval.correct"]
 [limits]
 model_bytes = 1000
 rounds_per_day = 200
+hours = ["22:00-06:00", "12:00-24:00"]
+bytes_per_day = 5
+metered_bytes_per_day = 0
+metered_interfaces = ["wwan*"]
+metered_hook = ["/bin/metered"]
+ready_hook = ["/bin/ready", "80 %"]
+memory = 268435456
+threads = 1
+disk = 1048576
+data_roots = ["/srv/data"]
 """
 
 # Line by line, as the table of docs/privacy.md, section 10, has them.
@@ -75,6 +85,16 @@ DEFAULTS = {
     "metrics": (),
     "model_bytes": 4294967296,
     "rounds_per_day": 1000,
+    "hours": None,
+    "bytes_per_day": None,
+    "metered_bytes_per_day": None,
+    "metered_interfaces": None,
+    "metered_hook": None,
+    "ready_hook": None,
+    "memory": None,
+    "threads": None,
+    "disk": None,
+    "data_roots": None,
 }
 
 
@@ -119,6 +139,16 @@ def test_every_key_can_be_set() -> None:
         "metrics": ("loss", "eval.correct"),
         "model_bytes": 1000,
         "rounds_per_day": 200,
+        "hours": ("22:00-06:00", "12:00-24:00"),
+        "bytes_per_day": 5,
+        "metered_bytes_per_day": 0,
+        "metered_interfaces": ("wwan*",),
+        "metered_hook": ("/bin/metered",),
+        "ready_hook": ("/bin/ready", "80 %"),
+        "memory": 1 << 28,
+        "threads": 1,
+        "disk": 1 << 20,
+        "data_roots": ("/srv/data",),
     }
     assert all(getattr(policy, name) != value for name, value in DEFAULTS.items())
 
@@ -163,6 +193,21 @@ def test_every_key_can_be_set() -> None:
         ("[clear]\nmetrics = ['a b']", ":2: clear.metrics: expected a list of names of metrics"),
         ("[limits]\nmodel_bytes = 0", ":2: limits.model_bytes: expected an integer, 1 or more"),
         ("[limits]\nrounds_per_day = 0", ":2: limits.rounds_per_day: expected an integer, 1"),
+        ("[limits]\nhours = ['22:00']", ":2: limits.hours: expected a list of windows 'HH:MM-HH"),
+        ("[limits]\nhours = ['25:00-06:00']", ":2: limits.hours: expected a list of windows"),
+        ("[limits]\nhours = ['06:00-06:00']", ":2: limits.hours: expected a list of windows"),
+        ("[limits]\nhours = '06:00-07:00'", ":2: limits.hours: expected a list of windows"),
+        ("[limits]\nbytes_per_day = 0", ":2: limits.bytes_per_day: expected an integer, 1 or more"),
+        ("[limits]\nmetered_bytes_per_day = -1", ":2: limits.metered_bytes_per_day: expected an i"),
+        ("[limits]\nmetered_bytes_per_day = 1", "limits.metered_bytes_per_day: expected metered_i"),
+        ("[limits]\nmetered_interfaces = ['']", ":2: limits.metered_interfaces: expected a list"),
+        ("[limits]\nmetered_hook = []", ":2: limits.metered_hook: expected a list: the absolute"),
+        ("[limits]\nready_hook = ['idle']", ":2: limits.ready_hook: expected a list: the absolute"),
+        ("[limits]\nready_hook = '/bin/idle'", ":2: limits.ready_hook: expected a list: the abso"),
+        ("[limits]\nmemory = 268435455", ":2: limits.memory: expected an integer, 268435456 or m"),
+        ("[limits]\nthreads = 0", ":2: limits.threads: expected an integer, 1 or more"),
+        ("[limits]\ndisk = 1048575", ":2: limits.disk: expected an integer, 1048576 or more"),
+        ("[limits]\ndata_roots = ['data']", ":2: limits.data_roots: expected a list of absolute"),
         # unknown, misplaced or malformed
         ("[secure]\nmin_member = 9", ":2: secure.min_member: expected one of the keys required,"),
         ("[limits]\nmin_members = 9", ":2: limits.min_members: expected one of the keys model_b"),

@@ -99,7 +99,7 @@ def test_a_partition_without_a_count_is_refused() -> None:
 
 
 def test_a_site_on_a_device() -> None:
-    site = Site(config={"ward": "north"}, data=Path("/data"))
+    site = Site(config={"ward": "north"}, data=(Path("/data"),))
     assert (site.partition, site.index, site.config["ward"]) == (None, 0, "north")
 
 
