@@ -11,6 +11,8 @@ class _Client(LazyGroup):
     parts: dict[str, Part] = {  # noqa: RUF012 - a table
         "enrol": Part("clients.enrol_cli", "Make this machine a device, by a token."),
         "up": Part("clients.up_cli", "Take part: run this device's agent."),
+        "install": Part("clients.install_cli", "Let systemd run this device's agent."),
+        "uninstall": Part("clients.uninstall_cli", "Remove that service again."),
         "renew": Part("clients.renew_cli", "Get new certificates for this device's keys."),
         "apps": Part("clients.apps_cli", "See which app bundles may run here, approve or reject."),
         "history": Part("clients.history_cli", "Show what this device did and refused."),
