@@ -31,6 +31,7 @@ SETTLE_S, WATCH_S = 10.0, 30.0
 """After the node is online until it is looked at, and how long its processor time is watched."""
 _ONLINE_S = 60.0
 _STEP_S = 0.25
+_HOUR_S = 3600
 
 
 class Idle(NamedTuple):
@@ -41,7 +42,7 @@ class Idle(NamedTuple):
     own: int
     """PSS of the agent alone, bytes."""
     cpu: float
-    """Per cent of one core that all of them take."""
+    """Processor time that all of them take in an hour, seconds."""
 
 
 @contextmanager
@@ -81,7 +82,7 @@ def idle_agent(up: FlowerUp, device: Path) -> Idle:
         family = _family(agent.pid)
         before = _seconds(family)
         time.sleep(WATCH_S)
-        cpu = 100 * (_seconds(family) - before) / WATCH_S
+        cpu = _HOUR_S * (_seconds(family) - before) / WATCH_S
         return Idle(sum(proportional(p.pid) for p in family), proportional(agent.pid), cpu)
     finally:
         agent.terminate()

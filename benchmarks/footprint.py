@@ -9,7 +9,7 @@
     agent/pss      a device of which nothing is wanted: agent, SuperNode and SuperExec, which run
                    for months (flower_agent.py)
     agent/own      of that the agent alone
-    agent/cpu      processor time of the three, per cent of one core
+    agent/cpu      processor time of the three in an hour; 36 s are 1 % of a core
 
 Every figure is of a fresh process with a warm file cache. The peer is `import flwr.clientapp`, and
 for the node and the agent Flower's idle SuperNode with its SuperExec. The limit is what the needed
@@ -135,7 +135,7 @@ def _agent(runs: int, supernode: bool) -> Iterator[Measurement]:
     )
     for case, unit, samples in (
         ("agent/own", "MiB", [one.own / MIB for one in own]),
-        ("agent/cpu", "%", [one.cpu for one in own]),
+        ("agent/cpu", "s", [one.cpu for one in own]),
     ):
         yield Measurement(bench="footprint", case=case, unit=unit, samples=samples)
 

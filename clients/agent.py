@@ -183,7 +183,8 @@ class Agent:
     def _fault(self, line: str) -> None:
         if line != self._status.error:
             self._say(line)
-        self._tell(error=line, error_at=time.time(), move=line.rpartition("; ")[2])
+        _, more, move = line.rpartition("; ")
+        self._tell(error=line, error_at=time.time(), move=move if more else "")
 
     def _tell(self, **changes: Any) -> None:
         """Write `agent.json`; a disk that does not take it is no reason to stop."""

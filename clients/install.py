@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .device_files import DeviceFiles
+from .status_file import read_small
 from .unit_file import Unit
 from ..host.places import umbel_home
 from ..host.whole_file import write_whole
+from ..protocol.certificates import FEDERATION
+from ..protocol.documents import read_toml
 from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def unit_of(directory: Path, *, user: bool, memory: str, gpu: bool) -> Unit:
     Raises:
         SettingsError: The device's files, its owner or a value will not do.
     """
-    files = DeviceFiles.read(directory)
+    federation, ddp = said(directory)
     python, home = sys.executable, umbel_home(writes=False)
     account = "" if user else _account(directory)
     read = [directory, home, Path(python), Path(sys.prefix), Path(__file__).resolve()]
@@ -51,9 +53,39 @@ def unit_of(directory: Path, *, user: bool, memory: str, gpu: bool) -> Unit:
         _check_reach(account, [directory, Path(python), Path(__file__).resolve()])
     homes = any(str(path).startswith(f"{top}/") for path in read for top in _HOMES)
     return Unit(
-        federation=files.federation, directory=directory, home=home, python=python,
-        account=account, memory=memory, gpu=gpu or files.ddp > 0, homes=homes,
+        federation=federation, directory=directory, home=home, python=python,
+        account=account, memory=memory, gpu=gpu or ddp, homes=homes, proxies=_proxies(),
     )  # fmt: skip
+
+
+def said(directory: Path) -> tuple[str, bool]:
+    """Return a device's federation, and whether it trains by torch.
+
+    Root may ask of another user's device, whose other files it would not trust.
+
+    Raises:
+        SettingsError: device.toml is not what enrolment wrote.
+    """
+    file = directory / "device.toml"
+    try:
+        values = read_toml((read_small(file) or b"").decode())
+        federation, ddp = values["federation"], values.get("ddp", 0)
+        good = isinstance(federation, str) and FEDERATION.fullmatch(federation) is not None
+    except (ValueError, KeyError):
+        good = False
+    if not good:
+        raise SettingsError(str(file), "what enrolment wrote", "something else", "enrol anew")
+    return federation, ddp != 0
+
+
+def _proxies() -> tuple[tuple[str, str], ...]:
+    """Return the proxies of this shell that a service needs too, by the names of variables.
+
+    One with a password in it stays out: everybody may read a unit.
+    """
+    names = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy")
+    found = ((name, os.environ.get(name, "")) for name in names)
+    return tuple((name, text) for name, text in found if text.isprintable() and "@" not in text)
 
 
 def place(name: str, *, user: bool) -> Path:

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .device_files import DeviceFiles
-from .install import uninstall
+from .install import said, uninstall
 from .options import Device, device_place
 from .unit_file import unit_name
 
@@ -20,5 +19,5 @@ def uninstall_(
     device: Device = None,
 ) -> None:
     """End the service and remove its unit. The device stays enrolled; `leave` ends that."""
-    federation = DeviceFiles.read(device_place(device)).federation
+    federation, _ = said(device_place(device))
     typer.echo(f"removed {uninstall(unit_name(federation), user=user)}")

@@ -1,7 +1,8 @@
 """The systemd unit of a device's agent: of the system, or of one user.
 
 Both start the agent again whatever ended it, without a limit on how often, and end it when it says
-nothing for a minute. Both bound its memory, with the ClientApps that it starts.
+nothing for a minute. Both bound its memory, with the ClientApps that it starts: a training that
+takes more is killed alone, and named.
 
 A unit of the system runs under the account that owns the device's directory, never under root. It
 may write that directory and nothing else, has no device but the usual pseudo ones (`gpu` lets it
@@ -82,6 +83,9 @@ class Unit:
     homes: bool = True
     """Whether something that it reads is below /home, /root or /run/user."""
 
+    proxies: tuple[tuple[str, str], ...] = ()
+    """Variables that name proxies, with their values."""
+
     def __post_init__(self) -> None:
         """Refuse what cannot stand in a unit.
 
@@ -90,9 +94,10 @@ class Unit:
         """
         if MEMORY.fullmatch(self.memory) is None:
             raise SettingsError("--memory", "bytes as in 2G or 512M, or 80%", self.memory)
-        for text in (str(self.directory), str(self.home), self.python):
+        values = [text for _, text in self.proxies]
+        for text in (str(self.directory), str(self.home), self.python, *values):
             if not text.isprintable():
-                raise SettingsError("install", "a path of printable characters", text)
+                raise SettingsError("install", "printable characters", text)
 
     @property
     def name(self) -> str:
@@ -118,10 +123,11 @@ class Unit:
 
     def _service(self) -> str:
         command = [self.python, "-P", "-m", f"{__package__}.agent", str(self.directory)]
+        variables = (("UMBEL_HOME", str(self.home)), *self.proxies)
         lines = [
             "Type=notify",
             "NotifyAccess=main",
-            f"Environment={_quoted(f'UMBEL_HOME={self.home}', command=False)}",
+            *(f"Environment={_variable(*pair)}" for pair in variables if pair[1]),
             f"ExecStart={' '.join(_quoted(word) for word in command)}",
             "Restart=always",
             f"RestartSec={RESTART_S}",
@@ -131,6 +137,7 @@ class Unit:
             "KillMode=mixed",
             f"MemoryMax={self.memory}",
             f"TasksMax={_TASKS}",
+            "OOMPolicy=continue",
             "LimitCORE=0",
             "UMask=0077",
         ]
@@ -152,6 +159,10 @@ def _quoted(word: str, *, command: bool = True) -> str:
     """Return a word as systemd reads it back: no specifier, no variable, no end of the word."""
     text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{text.replace("$", "$$") if command else text}"'
+
+
+def _variable(name: str, value: str) -> str:
+    return _quoted(f"{name}={value}", command=False)
 
 
 def _plain(path: Path) -> str:

@@ -25,14 +25,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from umbel.tests import guards, guards_care, guards_policy, guards_server
+from umbel.tests import guards, guards_care, guards_joining, guards_policy, guards_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from umbel.tests.guards import Guard
 
-GUARDS = [*guards.GUARDS, *guards_server.GUARDS, *guards_care.GUARDS, *guards_policy.GUARDS]
+GUARDS = [
+    *guards.GUARDS, *guards_server.GUARDS, *guards_care.GUARDS, *guards_policy.GUARDS,
+    *guards_joining.GUARDS,
+]  # fmt: skip
 ROOT = Path(__file__).resolve().parents[1]
 PASSED, FAILED, NOTHING = 0, 1, 5  # pytest's exit codes
 _LEFT_OUT = shutil.ignore_patterns(

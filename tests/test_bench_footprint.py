@@ -148,4 +148,4 @@ def test_an_idle_device_keeps_within_its_bounds() -> None:
         found = flower_agent.idle_agent(up, device)
     assert found.total <= 218e6
     assert found.own <= 30e6
-    assert found.cpu <= 1.0
+    assert found.cpu <= 36  # 1 % of a core

@@ -117,15 +117,28 @@ def test_root_is_no_account_for_an_apps_code(
 def test_an_account_that_cannot_reach_the_device_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shut = tmp_path / "shut"
+    monkeypatch.setattr(sys, "executable", "/usr/bin/env")  # where every account can reach
+    monkeypatch.setattr(service, "__file__", "/usr/lib/install.py")
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    shut = tmp_path / "closed"
     device = made(shut / "federation", 1).device("edge-0")
+    for folder in (device.parent, device.parent.parent, shut):
+        folder.chmod(0o755)
     shutil.chown(device, "daemon")
     for file in device.iterdir():
         shutil.chown(file, "daemon")
     monkeypatch.setenv("UMBEL_DEVICE", str(device))
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("https_proxy", "http://me:secret@proxy:3128")
+    assert main(["client", "install", "--print"]) == 0
+    text = capsys.readouterr().out
+    assert "User=daemon" in text.splitlines()
+    assert 'Environment="HTTPS_PROXY=http://proxy:3128"' in text.splitlines()
+    assert "secret" not in text
     shut.chmod(0o700)
     assert main(["client", "install", "--print"]) == 2
-    assert "shut" in capsys.readouterr().err
+    assert f"{shut} shut" in capsys.readouterr().err
 
 
 # ---- a manager that runs -------------------------------------------------------------------------
