@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from . import doctor_files, doctor_line
 from .. import __version__
 from ..host import doctor_dial as dial
+from ..host import doctor_front
 from ..host import doctor_machine as machine
 from ..host import doctor_tls as tls
 from ..host.doctor import RUNNER, Probe
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     from .doctor_files import Known
     from ..host.doctor import Finding
 
-TABLES = (RUNNER, dial.DIAL, tls.TLS, machine.MACHINE, doctor_files.FILES, doctor_line.LINE)
+TABLES = (
+    RUNNER, dial.DIAL, tls.TLS, doctor_front.FRONT, machine.MACHINE, doctor_files.FILES,
+    doctor_line.LINE,
+)  # fmt: skip
 """Every finding that this doctor can make."""
 TORCH_S = 60.0
 """Seconds for torch to say whether it sees a GPU: its first import on a small board takes long."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -29,6 +28,8 @@ from .device_files import DeviceFiles
 from .policy import Policy
 from .policy_file import read_owned
 from ..host.doctor import NOTE, OK, PROBLEM, WARNING, Kind, Table
+from ..host.doctor_machine import private
+from ..host.doctor_tls import sound
 from ..protocol.certificates import split_uri
 from ..protocol.documents import read_toml
 from ..protocol.errors import BadCertificate, SettingsError, StateError
@@ -44,7 +45,6 @@ SOON = timedelta(days=2)
 """A leaf that ends so soon was not renewed when it should have been: with three days left."""
 LEAVES = ("tls", "signing")
 SECRETS = ("tls.key", "signing.key", "flower")
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _ENROL = "umbel client enrol TOKEN, with a new token of the federation's operator"
 _RENEW = "umbel client renew"
 _OWN = "let the user of this device own it: chown -R"
@@ -57,8 +57,6 @@ FILES = Table({
     "device.ok": Kind(OK, "device.toml and policy.toml are read and agree"),
     "policy.bad": Kind(PROBLEM, "policy.toml cannot be read, or is not strict"),
     "policy.open": Kind(NOTE, "what the policy leaves open"),
-    "files.open": Kind(PROBLEM, "a key or the directory can be read or changed by others"),
-    "files.owner": Kind(PROBLEM, "a file belongs to another user"),
     "root.bad": Kind(PROBLEM, "the pinned root is missing, or no CA certificate in force"),
     "leaf.missing": Kind(PROBLEM, "a certificate of this device is missing or no certificate"),
     "leaf.ended": Kind(PROBLEM, "a certificate of this device has ended"),
@@ -136,24 +134,8 @@ def directory_of(known: Known) -> Iterator[Finding]:
             yield FILES("device.ok", f"{folder}: node {known.id.hex()} of {known.federation}")
     except SettingsError as error:
         yield FILES("policy.bad", str(error), f"mend {policy}; docs/privacy.md lists its keys")
-    yield from _modes(folder)
-
-
-def _modes(folder: Path) -> Iterator[Finding]:
-    """Look who else may read a secret, and whose files these are."""
-    for file in (folder, *(folder / name for name in (*SECRETS, "journal"))):
-        try:
-            about = file.stat()
-        except OSError:
-            continue  # missing: said where it is needed
-        mode = stat.S_IMODE(about.st_mode)
-        if about.st_uid != os.geteuid():
-            line = f"{file} belongs to user {about.st_uid}, and this is user {os.geteuid()}"
-            yield FILES("files.owner", line, f"chown {os.geteuid()} {file}")
-        if mode & _OTHERS:
-            wanted = "0700" if file == folder else "0600"
-            line = f"{file} has mode {mode:04o}, others can get at it; expected {wanted}"
-            yield FILES("files.open", line, f"chmod {wanted} {file}; if it was read, enrol anew")
+    kept = [folder / name for name in (*SECRETS, "journal")]
+    yield from private(folder, *kept)
 
 
 def leaves(known: Known, now: datetime) -> Iterator[Finding]:
@@ -278,7 +260,7 @@ def pausing(folder: Path) -> Iterator[Finding]:
 
 def _certificate(file: Path) -> x509.Certificate:
     try:
-        return x509.load_pem_x509_certificate(read_owned(file).encode())
+        return sound(x509.load_pem_x509_certificate(read_owned(file).encode()))
     except UNREADABLE as error:
         raise SettingsError(str(file), "a PEM certificate", "something else") from error
 
@@ -286,7 +268,7 @@ def _certificate(file: Path) -> x509.Certificate:
 def _certificates(file: Path) -> tuple[x509.Certificate, ...]:
     """Return the certificates of a file; none where it is missing or something else."""
     with suppress(SettingsError, *UNREADABLE):
-        return tuple(x509.load_pem_x509_certificates(read_owned(file).encode()))
+        return tuple(map(sound, x509.load_pem_x509_certificates(read_owned(file).encode())))
     return ()
 
 

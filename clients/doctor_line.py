@@ -21,6 +21,7 @@ from .. import __version__
 from ..host import doctor_dial as dial
 from ..host import doctor_tls as tls
 from ..host.doctor import NOTE, OK, PROBLEM, WARNING, Kind, Table
+from ..host.doctor_front import pages
 from ..protocol.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     Resolve = Callable[..., dial.Addresses]
 
-_GOOD, _AWAY = 200, 503
 _ANEW = "umbel client enrol TOKEN, with a new token"
 
 
@@ -46,9 +46,6 @@ class Way(NamedTuple):
 _WAY = Way()
 
 LINE = Table({
-    "front.ok": Kind(OK, "the front answers, and the SuperLink behind it"),
-    "front.other": Kind(PROBLEM, "another server of the federation answers where the front should"),
-    "front.superlink": Kind(PROBLEM, "the front answers, and the SuperLink behind it is away"),
     "gateway.ok": Kind(OK, "the gateway takes this device's certificate"),
     "versions.server": Kind(WARNING, "server and device run different minor versions of umbel"),
     "protocol.old": Kind(PROBLEM, "the server speaks an older protocol than the policy allows"),
@@ -123,23 +120,10 @@ def _own(directory: Path) -> tuple[Path, Path] | None:
 
 def _pages(known: Known, secure: ssl.SSLSocket, address: str) -> Iterator[Finding]:
     """Look at the front's pages, and what stands behind it."""
-    health = tls.page(secure, address, "/healthz")
-    if health is None or health.status != _GOOD:
-        said = f"/healthz gives {health.status}" if health else "no answer to a request"
-        fix = "correct superlink in device.toml: it is the front's address, not the SuperLink's"
-        yield LINE("front.other", f"front {address}: {said}", fix)
-        return
-    if health.skew is not None:
-        yield tls.clock("front", health.skew, health.error_s)
-    yield from versions(known, health.headers)
-    ready = tls.page(secure, address, "/readyz")
-    if ready is None or ready.status != _GOOD:
-        said = ready.body[:80].decode("ascii", "replace").strip() if ready else "no answer"
-        line = f"front {address}: not ready: {said}"
-        yield LINE("front.superlink", line, "umbel server doctor there")
-        return
-    yield LINE("front.ok", f"front {address}: ready")
-    yield from registered(known)
+    headers = yield from pages(secure, f"front {address}")
+    if headers is not None:
+        yield from versions(known, headers)
+        yield from registered(known)
 
 
 def versions(known: Known, said: Mapping[str, str]) -> Iterator[Finding]:

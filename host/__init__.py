@@ -8,7 +8,8 @@ The disk   places.py is the directory of what this machine remembers, disk_room.
 Commands   lazy_group.py is a group of commands that are imported when one is called, stopping.py
            how one ends that started programs.
 Doctors    doctor.py runs probes and prints what they found; doctor_machine.py looks at any machine,
-           doctor_dial.py at the way to a server, doctor_tls.py at what it shows there,
+           doctor_dial.py at the way to a server, doctor_tls.py at what it shows there and
+           doctor_front.py at what a front says,
            platforms.py says which are supported, timeouts.py how long the package waits for what.
 
 Clients, server and simulation all stand on it; it knows nothing of any of them.

@@ -7,6 +7,7 @@ arguments or reads from `/proc` and `/sys` below `root`, so that each finding ca
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from importlib import metadata
@@ -57,6 +58,8 @@ MACHINE = Table({
     "versions.flower": Kind(PROBLEM, "another minor version of flwr than this umbel works with"),
     "wheels.broken": Kind(PROBLEM, "a compiled package is missing, or made for another processor, "
                           "C library or Python"),
+    "files.open": Kind(PROBLEM, "a key or a directory of keys can be read or changed by others"),
+    "files.owner": Kind(PROBLEM, "a file belongs to another user"),
     "disk.ok": Kind(OK, "free bytes where state is kept"),
     "disk.full": Kind(PROBLEM, "less than 16 MiB free where state is kept"),
     "disk.low": Kind(WARNING, "less than 256 MiB free there"),
@@ -117,6 +120,26 @@ def wheels(
 
 
 _REINSTALL = "pip install --force-reinstall umbel, by the Python that runs it"
+
+
+def private(*files: Path) -> Iterator[Finding]:
+    """Look who else may get at files and directories that hold secrets; missing ones are none."""
+    user = os.geteuid()
+    for file in files:
+        try:
+            about = file.stat()
+        except OSError:
+            continue
+        mode = stat.S_IMODE(about.st_mode)
+        if about.st_uid != user:
+            line = f"{file} belongs to user {about.st_uid}, and this is user {user}"
+            yield MACHINE("files.owner", line, f"chown {user} {file}")
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            wanted = "0700" if stat.S_ISDIR(about.st_mode) else "0600"
+            line = f"{file} has mode {mode:04o}, others can get at it; expected {wanted}"
+            yield MACHINE(
+                "files.open", line, f"chmod {wanted} {file}; make a key anew that was read"
+            )
 
 
 def disk(folder: Path, root: Path = Path("/"), free: int | None = None) -> Iterator[Finding]:

@@ -288,8 +288,20 @@ def _seen(expected: Expected, again: Callable[[], socket.socket | None]) -> x509
 def loaded(der: bytes) -> x509.Certificate | None:
     """Return a certificate; None for bytes that are none."""
     with suppress(*UNREADABLE):
-        return x509.load_der_x509_certificate(der)
+        return sound(x509.load_der_x509_certificate(der))
     return None
+
+
+def sound(certificate: x509.Certificate) -> x509.Certificate:
+    """Return a certificate whose names, dates and key can be read: loading it looks at none.
+
+    Raises:
+        ValueError, TypeError …: One of `UNREADABLE`.
+    """
+    for name in (certificate.subject, certificate.issuer):
+        name.rfc4514_string()
+    certificate.not_valid_before_utc, certificate.not_valid_after_utc, certificate.public_key()
+    return certificate
 
 
 def _peer(secure: ssl.SSLSocket) -> x509.Certificate | None:

@@ -60,9 +60,10 @@ The front     front_cli.py is `umbel server front`: front.py lets devices reach 
               SuperLink that they need, front_door.py has the port and its connections,
               front_body.py says how large and how slow a body may be, front_places.py who gives
               way when there is no room, front_pages.py how devices join.
-The doctor    doctor_cli.py is `umbel server doctor`, doctor.py its probes.
 Care          backup.py puts what a server needs into an archive.py, sealed by sealing.py;
               restore.py puts it where there is none; backup_form.py is what both know of it.
               backup_cli.py and restore_cli.py are commands, care_options.py has their options.
+The doctor    doctor_cli.py is `umbel server doctor`, doctor.py its probes,
+              doctor_files.py those of the federation's directory, doctor_live.py of what runs.
 Commands      cli.py is `umbel server`.
 """

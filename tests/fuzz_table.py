@@ -10,6 +10,7 @@ from __future__ import annotations
 from umbel.tests.fuzz_care import CARE
 from umbel.tests.fuzz_clients import CLIENTS
 from umbel.tests.fuzz_core import CORE
+from umbel.tests.fuzz_doctor import DOCTOR
 from umbel.tests.fuzz_files import FILES
 from umbel.tests.fuzz_flower import FLOWER
 from umbel.tests.fuzz_issuer import ISSUER
@@ -22,7 +23,7 @@ from umbel.tests.fuzz_runs import RUNS
 
 PARSERS = (
     *PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *FLOWER, *ISSUER, *OWNER, *ROLES, *MEMBERS,
-    *JOINING, *CARE,
+    *JOINING, *CARE, *DOCTOR,
 )  # fmt: skip
 
 CALLS = (
@@ -58,8 +59,7 @@ READERS: dict[str, str] = {
     "clients/device_files.py": "device_files.read; device_files.tls, certificate; "
     "device_files.tls, key; device_files.identity, certificate; device_files.identity, key; "
     "device_files.membership, list; device_files.membership, issuing",
-    "clients/doctor_files.py": "doctor_files, device.toml; doctor_files, certificate; "
-    "doctor_files, key; doctor_files, node key",
+    "clients/doctor_files.py": "doctor_files, device.toml; doctor_files, certificate",
     "clients/enrol.py": "keys that this device has just made; test_enrol.py",
     "clients/front_line.py": "front_line.root_of",
     "clients/granted.py": "granted.check",
@@ -79,6 +79,9 @@ READERS: dict[str, str] = {
     "server/archive.py": "archive.unpack; archive.unpack, manifest",
     "server/backup_form.py": "this server's own databases, and what archive.unpack has compared",
     "server/restore.py": "archive.unpack; archive.unpack, manifest",
+    "server/doctor_files.py": "server doctor, server.toml; server doctor, certificate; "
+    "server doctor, member list; server doctor, database",
+    "server/doctor_live.py": "server doctor, core.json",
     "server/core_cli.py": "core_cli.Federation.read, leaf; core_cli.Federation.read, root",
     "server/core_client.py": "core_client._federation_of; core_client._root_of; core_wire events",
     "server/core_commands.py": "core_commands",

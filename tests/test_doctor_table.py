@@ -10,6 +10,8 @@ from umbel.tests import (
     test_doctor_line,
     test_doctor_machine,
     test_doctor_tls,
+    test_server_doctor_files,
+    test_server_doctor_live,
 )
 from umbel.tests.provoked import KINDS
 
@@ -21,6 +23,8 @@ MODULES = (
     test_doctor_line,
     test_doctor_machine,
     test_doctor_tls,
+    test_server_doctor_files,
+    test_server_doctor_live,
 )
 
 
