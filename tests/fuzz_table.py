@@ -62,6 +62,7 @@ READERS: dict[str, str] = {
     "clients/doctor_files.py": "doctor_files, device.toml; doctor_files, certificate",
     "clients/enrol.py": "keys that this device has just made; test_enrol.py",
     "clients/front_line.py": "front_line.root_of",
+    "clients/install.py": "device.toml, as device_files.read reads it; test_install.py",
     "clients/granted.py": "granted.check",
     "clients/renew.py": "device_files.tls, certificate; device_files.tls, key",
     "clients/flower_node.py": "an SSH key of this device's own making; test_flower_node.py",
