@@ -14,9 +14,10 @@ Over Flower  flower_launcher.py checks a bundle before a line of it runs;
              wrapped app's functions, flower_node.py frees a killed node's key.
 Bundles      apps.py says which may run and keeps those that wait for the owner, bundle.py reads
              them; apps_cli.py is `umbel client apps`, app_view.py what it shows.
-Limits       limits.py says when this device takes part: usage.py is its account of a day, hooks.py
-             asks the owner's commands, links.py finds the interface. confined.py says what bounds
-             a bundle's code, bounds.py puts it on a process, landlock.py is the kernel's part.
+Limits       limits.py says when this device takes part: hours.py are the windows of its day, which
+             the agent obeys too, usage.py is its account of one, hooks.py asks the owner's
+             commands, links.py finds the interface. confined.py says what bounds a bundle's code,
+             bounds.py puts it on a process, landlock.py is the kernel's part.
 User code    child.py runs it in one process, worker.py, over pipe.py. trainers.py chooses
              between a child and a group: torch_ddp_worker.py is the group's processes,
              torch_ddp.py their training.

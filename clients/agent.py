@@ -2,10 +2,10 @@
 
 It starts the SuperNode (flower_supernode.py) under `Supervisor`, which starts it again when it
 dies, and looks every `LOOK_S` at what the owner said: `paused` ends the SuperNode, at once or when
-the round in progress is over, and its removal starts it; after `leave` the agent ends. A SuperNode
-that does not stay up, or a disk without room, is tried again after a pause that grows to
-`LONGEST_S`: the server may be away for weeks. Certificates are renewed beside all that
-(renewals.py). `agent.json` and systemd hear what it does.
+the round in progress is over, and its removal starts it; so do the hours of the policy (hours.py).
+After `leave` the agent ends. A SuperNode that does not stay up, or a disk without room, is tried
+again after a pause that grows to `LONGEST_S`: the server may be away for weeks. Certificates are
+renewed beside all that (renewals.py). `agent.json` and systemd hear what it does.
 
 Nothing of flwr, grpc, numpy or cryptography is imported here; what needs them is a process of its
 own. An agent that was killed leaves its SuperNode running; the next one ends it first.
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from .hours import Hours, Rest
 from .pause import has_left, paused
 from .policy_file import read_owned
 from .renewals import Renewals
@@ -52,6 +53,8 @@ STABLE_S = 300.0
 TASK = "flower_launcher"
 """In the command line of a ClientApp."""
 TERMINATED, INTERRUPTED = 0, 130
+RESTS = ("paused", "resting")
+"""No SuperNode runs: the owner has paused it, or its policy's hours are others."""
 
 
 class Agent:
@@ -67,6 +70,7 @@ class Agent:
         self._home = directory / HOME
         (self._home / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _locked(directory)
+        self._hours = Hours(directory)
         self._signal = 0
         self._ears = _ears(self._hear)
         log = self._home / "logs" / "renew.log"
@@ -143,19 +147,19 @@ class Agent:
         Args:
             node: Process of the one that runs; a round in progress lets it run on.
         """
-        pause = paused(self._directory)
+        pause = paused(self._directory) or self._hours.rest()
         if pause is None:
-            if self._status.state == "paused":
+            if self._status.state in RESTS:
                 self._say("the pause is over")
                 self._tell(state="starting", detail="", until=0.0)
             return False
         waits = bool(node) and not pause.now and _works(node)
         detail = "the round in progress ends first" if waits else ""
-        known = self._status
-        if (known.state, known.detail, known.until) != ("paused", detail, pause.until):
+        known, state = self._status, RESTS[isinstance(pause, Rest)]
+        if (known.state, known.detail, known.until) != (state, detail, pause.until):
             self._say(f"{pause}{'; ' if detail else ''}{detail}")
             program = node if waits else 0
-            self._tell(state="paused", detail=detail, until=pause.until, program=program)
+            self._tell(state=state, detail=detail, until=pause.until, program=program)
         return not waits
 
     def _ending(self) -> bool:

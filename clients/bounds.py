@@ -19,6 +19,7 @@ import os
 import resource
 import sys
 from dataclasses import asdict, dataclass
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,11 @@ SYSTEM = (
     *("/run/systemd/resolve", "/run/resolvconf", "/run/nscd", "/var/lib/sss", "/run/nvidia"),
 )
 """What programs read of the system: libraries, configuration, name resolution, devices."""
-DEVICES = ("/dev",)
-"""The null device, random numbers, shared memory, GPUs."""
+DEVICES = (
+    *("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"),
+    *("/dev/shm", "/dev/pts", "/dev/nvidia*", "/dev/nvidia-caps", "/dev/dri", "/dev/kfd"),  # noqa: S108 - shared memory
+)
+"""What programs open of `/dev`, to read and write: no disk."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +74,8 @@ class Bounds:
         if self.file is not None:
             lower(resource.RLIMIT_FSIZE, self.file)
         if self.reads is not None and landlock.version():
-            landlock.restrict((*SYSTEM, *pythons(), *self.reads), (*DEVICES, *self.writes))
+            devices = (found for pattern in DEVICES for found in glob(pattern))
+            landlock.restrict((*SYSTEM, *pythons(), *self.reads), (*devices, *self.writes))
         if self.memory is not None:  # last: the steps before need a little
             lower(resource.RLIMIT_AS, self.memory)
 

@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import hooks
+from .hours import within
 from .links import interface_to, listed
 from .usage import FILE, Usage, Used
 from ..protocol import messages_pb2 as pb
@@ -207,12 +208,6 @@ def limits_of(files: DeviceFiles) -> Limits:
     """
     usage = Usage(files.directory / FILE, files.clock)
     return Limits(files.policy, usage, files.clock, Place(files.gateway, files.directory / TASKS))
-
-
-def within(now: str, window: str) -> bool:
-    """Say whether a time `HH:MM` lies in `HH:MM-HH:MM`, which may go over midnight."""
-    begin, _, end = window.partition("-")
-    return begin <= now < end if begin < end else now >= begin or now < end
 
 
 def taken(folder: Path) -> int:

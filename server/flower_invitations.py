@@ -8,6 +8,7 @@ invited anew while the run goes on, as is a node that comes online later.
 | an invited node | is asked again |
 |---|---|
 | answers | after `AGAIN_S`, doubled up to `LONGEST_S` with each answer that comes at once |
+| ... that it is outside its limits | the same, up to `LIMITED_S`: asking starts processes there |
 | says nothing and does not join | after `PATIENCE_S`, but not while another run has it |
 | had a session, and lost it | at once: the gateway has waited, and a successor was not invited |
 
@@ -51,6 +52,8 @@ EVERY_S = 0.5
 """How often replies and the list of online nodes are looked at."""
 AGAIN_S, LONGEST_S = 1.0, 30.0
 """Pause before a node that answered is asked again."""
+LIMITED_S = 300.0
+"""The longest pause before a node that is outside its own policy's limits is asked again."""
 PATIENCE_S = 25.0
 """How long an invited node may take to join before it is invited anew: a killed SuperNode
 never answers, and its successor is not told what its predecessor was."""
@@ -304,7 +307,8 @@ class Invitations:
             soon = now - since < PATIENCE_S
             self._refusals[node] = self._refusals.get(node, 0) + 1 if soon else 0
             pause = AGAIN_S * 2.0 ** max(self._refusals[node] - 1, 0)
-            self._pause[node] = now + min(pause, LONGEST_S)
+            longest = LIMITED_S if _code(reply) == pb.REASON_LIMITS else LONGEST_S
+            self._pause[node] = now + min(pause, longest)
             if said := _said(reply):
                 self._failed[node] = self._failed.get(node, 0) + 1
                 self._said[node] = f"{self._names.get(node, node[:8])} {said}"
@@ -327,8 +331,16 @@ def _said(reply: Message) -> str:
     """Return what is to be said about an answer; nothing of an ordinary end."""
     if reply.has_error():
         return f"its ClientApp failed, code {reply.error.code}"
-    record = reply.content.get(ANSWER)
+    code = _code(reply)
+    if code is None:
+        return "answered its invitation without a session: it runs no Umbel ClientApp"
+    return "" if code == pb.REASON_GOODBYE else f"left: {reason_text(code)}"
+
+
+def _code(reply: Message) -> pb.Reason | None:
+    """Return the code of a session's end; None where the answer is another."""
+    record = None if reply.has_error() else reply.content.get(ANSWER)
     code = record.get("code") if isinstance(record, ConfigRecord) else None
     if type(code) is not int or code not in pb.Reason.values():
-        return "answered its invitation without a session: it runs no Umbel ClientApp"
-    return "" if code == pb.REASON_GOODBYE else f"left: {reason_text(cast('pb.Reason', code))}"
+        return None
+    return cast("pb.Reason", code)

@@ -75,6 +75,7 @@ READERS: dict[str, str] = {
     "clients/policy.py": "policy.load",
     "clients/status_file.py": "status_file.read_agent; status_file.read_session",
     "clients/bounds.py": "its parent's own words; test_bounds.py",
+    "clients/hours.py": "what the policy's own reader refuses too; test_hours.py",
     "clients/usage.py": "usage.parse",
     "clients/update.py": "child's result; session.receive, no model",
     "server/archive.py": "archive.unpack; archive.unpack, manifest",

@@ -151,6 +151,17 @@ def test_an_agent_keeps_a_supernode_and_obeys_its_owner(agent: Running) -> None:
     assert "an agent before this one left running" in log
 
 
+@pytest.mark.slow
+def test_a_device_rests_outside_of_its_policys_hours(agent: Running) -> None:
+    agent.until(lambda: agent.status().program)
+    policy = agent.device / "policy.toml"
+    before = policy.read_text()
+    policy.write_text(before + "hours = []\n")  # [limits] is the last table
+    agent.until(lambda: agent.status().state == "resting" and not _nodes_of(agent.device))
+    policy.write_text(before)
+    agent.until(lambda: agent.status().program)
+
+
 def test_a_device_that_left_ends_its_agent(agent: Running) -> None:
     agent.until(lambda: agent.status().program)
     (agent.device / LEFT).write_text("")

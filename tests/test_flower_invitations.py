@@ -15,6 +15,7 @@ from umbel.server.deadlines import LEASE_S
 from umbel.server.flower_invitations import (
     AGAIN_S,
     EVERY_S,
+    LIMITED_S,
     LONGEST_S,
     PATIENCE_S,
 )
@@ -129,6 +130,16 @@ def test_a_node_that_lost_its_session_is_asked_at_once_though_it_never_answers(
     inviting.step(2.0, joined=[101, 102, 103])
     assert inviting.step(1.0, joined=[102, 103]) == [101]  # well within the patience
     assert inviting.step(PATIENCE_S - 1.0, joined=[102, 103]) == []  # now it has its time
+
+
+def test_a_node_outside_its_own_limits_is_asked_much_later(inviting: Inviting) -> None:
+    inviting.step()
+    gaps = []
+    for _ in range(11):
+        inviting.desk.answer(inviting.desk.to(101)[-1], pb.REASON_LIMITS)
+        inviting.step(EVERY_S)
+        gaps.append(inviting.gap(101, 400.0))
+    assert gaps == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, LIMITED_S, LIMITED_S]
 
 
 def test_a_node_that_refuses_is_asked_ever_later(inviting: Inviting) -> None:

@@ -182,7 +182,9 @@ def test_a_bundle_reads_the_data_roots_and_nothing_beside_them(
     assert (device / "marker").read_text() == "denied data"
 
 
-@pytest.mark.parametrize("key", ["hours", "ready_hook", "disk"])
+@pytest.mark.parametrize(
+    "key", ["hours", *(pytest.param(k, marks=pytest.mark.slow) for k in ("ready_hook", "disk"))]
+)
 def test_outside_of_its_limits_a_device_installs_nothing(
     device: Path, tmp_path: Path, key: str
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from umbel.clients.limits import ASK_S, Limits, Place, taken, within
+from umbel.clients.limits import ASK_S, Limits, Place, taken
 from umbel.clients.policy import Policy
 from umbel.clients.usage import FILE, Usage, Used
 from umbel.protocol import messages_pb2 as pb
@@ -35,20 +35,6 @@ class Stand:
             self.limits.check(model)
         assert (caught.value.reason, caught.value.key) == (pb.REASON_LIMITS, f"limits.{key}")
         return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("window", "inside", "outside"),
-    [
-        ("08:00-18:00", ["08:00", "17:59"], ["07:59", "18:00"]),
-        ("22:00-06:00", ["22:00", "23:59", "00:00", "05:59"], ["06:00", "21:59"]),
-        ("00:00-24:00", ["00:00", "23:59"], []),
-        ("18:00-24:00", ["18:00", "23:59"], ["00:00", "17:59"]),
-    ],
-)
-def test_a_window_may_go_over_midnight(window: str, inside: list[str], outside: list[str]) -> None:
-    assert all(within(now, window) for now in inside)
-    assert not any(within(now, window) for now in outside)
 
 
 def test_hours_are_local_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,7 @@ def test_a_device_whose_bytes_are_used_up_leaves_between_rounds_and_stays_away(r
         limits.limits_of(again.files).check()
 
 
+@pytest.mark.slow
 def test_a_device_whose_hours_end_leaves_between_rounds(run: Run) -> None:
     late = timedelta(0)
     begin, end = (datetime.now().astimezone() + timedelta(minutes=m) for m in (-60, 60))
@@ -99,6 +100,7 @@ def test_a_device_whose_hours_end_leaves_between_rounds(run: Run) -> None:
     assert "limits.hours is" in devices[1].outcome.detail
 
 
+@pytest.mark.slow
 def test_a_device_that_is_needed_elsewhere_leaves_between_rounds(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,3 +123,9 @@ def test_on_a_metered_link_a_device_without_bytes_for_it_does_not_join(run: Run)
     outcome = device.start(run.name, run.ticket(3)).join()
     assert (outcome.reason, outcome.rounds) == (pb.REASON_LIMITS, 0)
     assert "limits.metered_bytes_per_day is 0" in outcome.detail
+
+
+def test_on_a_link_that_the_owner_calls_metered_a_device_does_not_join(run: Run) -> None:
+    device = bounded(run.devices()[3], metered_bytes_per_day=0, metered_hook=("/usr/bin/true",))
+    outcome = device.start(run.name, run.ticket(3)).join()
+    assert (outcome.reason, outcome.rounds) == (pb.REASON_LIMITS, 0)
