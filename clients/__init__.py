@@ -24,7 +24,7 @@ User code    child.py runs it in one process, worker.py, over pipe.py. trainers.
 The owner    recorder.py writes down what a session does: history.py is the device's own record in
              history_file.py, status_file.py what agent and session say of themselves now. pause.py
              is the owner's word that both obey, and owner.py hears it during a session. refusals.py
-             is what a refusal before a session leaves behind.
+             is what a refusal before a session leaves behind, leave.py the end of membership.
 The doctor   doctor_cli.py is `umbel client doctor`, doctor.py its probes, doctor_files.py those of
              the device's directory, doctor_line.py of the way to front and gateway.
 Joining      enrol.py makes a device out of a token, renew.py gets it new certificates: both ask the
@@ -35,5 +35,5 @@ The agent    agent.py is `umbel client up`, for months: it runs flower_supernode
              unit_file.py writes.
 Commands     cli.py is `umbel client`, options.py what its commands share; enrol_cli.py,
              renew_cli.py, up_cli.py, install_cli.py, uninstall_cli.py, history_cli.py,
-             pause_cli.py and resume_cli.py.
+             leave_cli.py, pause_cli.py and resume_cli.py.
 """

@@ -17,6 +17,7 @@ class _Client(LazyGroup):
         "apps": Part("clients.apps_cli", "See which app bundles may run here, approve or reject."),
         "history": Part("clients.history_cli", "Show what this device did and refused."),
         "pause": Part("clients.pause_cli", "Take no part for a while."),
+        "leave": Part("clients.leave_cli", "Leave the federation for good."),
         "resume": Part("clients.resume_cli", "Take part again."),
         "doctor": Part("clients.doctor_cli", "Say what keeps this device from taking part."),
     }

@@ -35,6 +35,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from . import granted, member_file
 from .front_line import Front, pinned_root
+from .leave import set_aside
+from .pause import has_left
 from ..host.whole_file import sync_directory, write_whole
 from ..protocol.enrolment import EnrolAnswer, EnrolRequest, request_for
 from ..protocol.errors import SettingsError, StateError
@@ -106,6 +108,7 @@ def enrol(token: Token, directory: Path, policy: Policy, say: Callable[[str], No
             check_free(directory)
             own = _trusting(policy, token, directory, answer.gateways)
             _write(staging, keys, root, answer, own)
+            set_aside(directory, staging)
             staging.rename(directory)
             sync_directory(directory.parent)
     except OSError as error:
@@ -142,6 +145,8 @@ def check_free(directory: Path) -> None:
     Raises:
         SettingsError: With what it is.
     """
+    if has_left(directory):
+        return  # its keys are gone, or `set_aside` says that they are not
     if (directory / DEVICE).exists():
         move = "`umbel client leave` ends that; another --device DIR enrols beside it"
         raise SettingsError(str(directory), "no device yet", "an enrolled one", move)

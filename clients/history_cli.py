@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .history_file import CONTRIBUTED, OPEN, Entry, Totals, read_history
-from .options import Device, Form, Format, device_place
+from .options import Device, Form, Format, own_place
 from .status_file import alive, read_session
 from ..protocol.errors import SettingsError, StateError
 
@@ -40,7 +40,7 @@ def history(
     form: Form = Format.TEXT,
 ) -> None:
     """Show what this device was asked, what it did, and what it refused and why."""
-    place = device_place(device)
+    place = own_place(device)
     since, before = (0.0, float("inf")) if day is None else _bounds(day)
     entries, forgotten = read_history(place, run=run, since=since, before=before)
     shown = [] if totals else entries[-newest:]

@@ -1,18 +1,21 @@
 """The options that the commands of a device have in common: which device, and how it is answered.
 
 The device is that of `--device DIR`, else of `$UMBEL_DEVICE`, else the only one below
-`$UMBEL_HOME/devices/`. Where there are several or none, one line says so.
+`$UMBEL_HOME/devices/`. Where there are several or none, one line says so. One that has left its
+federation counts only where there is no other.
 """
 
 from __future__ import annotations
 
 import os
+import pwd
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from .pause import has_left
 from ..host.places import umbel_home
 from ..protocol.errors import SettingsError
 
@@ -56,7 +59,8 @@ def device_place(given: Path | None) -> Path:
             where = "--device" if given else ENVIRONMENT
             raise SettingsError(where, "a device's directory", str(place), "enrol the device first")
         return place
-    found = sorted(path.parent for path in devices().glob(f"*/{FILE}"))
+    found = sorted(path.parent for path in devices().glob(f"[!.]*/{FILE}"))
+    found = [path for path in found if not has_left(path)] or found
     if not found:
         move = "`umbel client enrol TOKEN` makes one"
         raise SettingsError("--device", f"a device in {devices()}", "none", move)
@@ -64,3 +68,23 @@ def device_place(given: Path | None) -> Path:
         names = ", ".join(str(path) for path in found)
         raise SettingsError("--device", "one of several devices", "nothing", f"name one: {names}")
     return found[0]
+
+
+def own_place(given: Path | None) -> Path:
+    """Return the directory of the device that is meant, if it is this user's.
+
+    What another user, root too, would write there its agent could not read.
+
+    Raises:
+        SettingsError: As `device_place`, or it is another user's.
+    """
+    place = device_place(given)
+    owner = place.stat().st_uid
+    if owner != os.geteuid():
+        try:
+            name = pwd.getpwuid(owner).pw_name
+        except KeyError:
+            name = f"'#{owner}'"
+        move = f"sudo -u {name} umbel client ..."
+        raise SettingsError(str(place), f"its owner, user {name}", f"user {os.geteuid()}", move)
+    return place

@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from .status_file import read_small, sync_directory, write_private
+from .status_file import read_small
+from ..host.whole_file import sync_directory, write_whole
 from ..protocol.documents import read_json
 from ..protocol.errors import SettingsError, StateError
 
@@ -91,7 +92,7 @@ def write_pause(directory: Path, pause: Pause) -> None:
     """
     path = directory / PAUSED
     try:
-        write_private(path, json.dumps(asdict(pause)) + "\n", durable=True)
+        write_whole(path, json.dumps(asdict(pause)).encode())
     except OSError as error:
         raise StateError(str(path), "a file that can be written", error.strerror) from error
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Device, Form, Format, device_place
+from .options import Device, Form, Format, own_place
 from .pause import Pause, moment, span, write_pause
 from ..protocol.errors import SettingsError
 
@@ -34,7 +34,7 @@ def pause(
     """Take no part in rounds until `umbel client resume`, or until the time is over."""
     if for_ is not None and until is not None:
         raise SettingsError("pause", "--for or --until", "both", "say one")
-    place = device_place(device)
+    place = own_place(device)
     at = time.time()
     end = 0.0
     if for_ is not None:

@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from .options import Device, Form, Format, device_place
+from .options import Device, Form, Format, own_place
 from .pause import paused, remove_pause
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -15,7 +15,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command(epilog="Example: umbel client resume")
 def resume(device: Device = None, form: Form = Format.TEXT) -> None:
     """Let this device take part again."""
-    place = device_place(device)
+    place = own_place(device)
     was = paused(place) is not None
     remove_pause(place)
     if form is Format.JSON:

@@ -152,41 +152,6 @@ def read_session(directory: Path) -> SessionStatus | None:
     return _read(directory / SESSION, SessionStatus)
 
 
-def write_private(path: Path, content: str, *, durable: bool) -> None:
-    """Put a file of mode 0600 in the place of what is there, whole or not at all.
-
-    Args:
-        path: Its directory exists.
-        content: All of it.
-        durable: Whether it must be on the disk when this returns.
-    """
-    made = path.with_name(f".{path.name}.{os.getpid()}")
-    with suppress(FileNotFoundError):  # of a killed process that had this number
-        made.unlink()
-    handle = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        made.replace(path)
-    except BaseException:
-        made.unlink(missing_ok=True)
-        raise
-    if durable:
-        sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Return when what was made, renamed or removed in a directory is on the disk."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def read_small(path: Path) -> bytes | None:
     """Return the content of a regular file of at most 64 KiB; None where there is none.
 
@@ -217,7 +182,17 @@ def _write(path: Path, status: AgentStatus | SessionStatus) -> None:
         for name, value in asdict(status).items()
     }
     _check(path, type(status), values)
-    write_private(path, json.dumps(values) + "\n", durable=False)
+    made = path.with_name(f".{path.name}.{os.getpid()}")
+    with suppress(FileNotFoundError):  # of a killed process that had this number
+        made.unlink()
+    handle = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(json.dumps(values))
+        made.replace(path)
+    except OSError:
+        made.unlink(missing_ok=True)
+        raise
 
 
 def _read(path: Path, kind: type[Said]) -> Said | None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from umbel.clients.history import History
 from umbel.clients.history_file import FILE, REFUSED, Entry, read_history
-from umbel.clients.pause import PAUSED, Pause, paused
+from umbel.clients.leave import Left, read_left
+from umbel.clients.pause import LEFT, PAUSED, Pause, paused
 from umbel.clients.status_file import (
     AGENT,
     SESSION,
@@ -131,6 +132,11 @@ OWNER = (
     Parser(
         name="status_file.read_session", form="json", errors=(StateError,), again=_json,
         make=lambda: [_json(JOINED)], parse=of(_file(SESSION), lambda: read_session(folder())),
+    ),
+    Parser(
+        name="leave.read_left", form="json", errors=(StateError,), again=_json,
+        make=lambda: [_json(Left(since=1.5, node="ab" * 16, front="a.b:1", told=True))],
+        parse=of(_file(LEFT), lambda: read_left(folder()) or Left(since=2.0)),
     ),
     Parser(
         name="pause.paused", form="json", errors=(), again=_json,

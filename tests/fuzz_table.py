@@ -70,6 +70,7 @@ READERS: dict[str, str] = {
     "clients/grpc_session.py": "what wire.parse_to_client has accepted",
     "clients/history_file.py": "history_file.read_history, bytes; "
     "history_file.read_history, cells; history, written on",
+    "clients/leave.py": "leave.read_left; a key of this device's own making",
     "clients/pause.py": "pause.paused",
     "clients/pipe.py": "pipe.receive; pipe.receive, header",
     "clients/policy.py": "policy.load",

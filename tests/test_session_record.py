@@ -24,7 +24,7 @@ from umbel.clients.history_file import (
     REFUSED,
     read_history,
 )
-from umbel.clients.pause import Pause, remove_pause, write_pause
+from umbel.clients.pause import LEFT, Pause, remove_pause, write_pause
 from umbel.clients.status_file import SESSION, alive, read_session
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import Refused
@@ -89,7 +89,7 @@ def opened(
     """Open a run; the devices have no record of an earlier one, and no pause."""
     runs = []
     for node in federation.nodes:
-        for name in (FILE, SESSION):
+        for name in (FILE, SESSION, LEFT):
             (federation.device(node.name) / name).unlink(missing_ok=True)
         remove_pause(federation.device(node.name))
 
@@ -210,19 +210,25 @@ def test_a_pause_ends_the_session_between_two_attempts(opened: Any) -> None:
     assert [len(r.survivors) for r in run.records if r.outcome == "finished"] == [4, 3]
 
 
-def test_a_pause_at_once_breaks_the_training_off_and_says_so(opened: Any) -> None:
+@pytest.mark.parametrize("left", [False, True])
+def test_a_pause_at_once_breaks_the_training_off_and_says_so(opened: Any, left: bool) -> None:
     trainer = Held()
     run = opened(trainer=trainer, rounds=1, final_evaluation=False)
     devices = _begun(run)
     run.coordinator.begin(time.monotonic())
     run.pump(trainer.entered.is_set)
-    write_pause(devices[0].files.directory, Pause(since=time.time(), now=True))
+    place = devices[0].files.directory
+    if left:
+        (place / LEFT).touch()
+    else:
+        write_pause(place, Pause(since=time.time(), now=True))
     _finished(run)
     outcome = devices[0].join()
     for device in devices[1:]:
         device.join()
     assert (outcome.reason, outcome.rounds) == (pb.REASON_PAUSED, 0)
-    assert trainer.stopped.startswith("paused by its owner")
+    why = "this device has left its federation" if left else "paused by its owner"
+    assert trainer.stopped.startswith(why)
     assert _events(run, "refused") == [("edge-0", "REASON_PAUSED")]
     refused, _ = _record(devices[0])
     assert (refused.outcome, refused.code, refused.members) == (REFUSED, "paused", 0)
