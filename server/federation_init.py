@@ -57,7 +57,7 @@ def make(
     if folder.exists():
         raise SettingsError("--federation", "a directory that is not there yet", str(folder))
     if offline is not None:
-        _check_offline(offline, folder)
+        _check_offline(offline)
     beside = folder.with_name(f".{folder.name}.new")
     try:
         shutil.rmtree(beside, ignore_errors=True)
@@ -72,13 +72,10 @@ def make(
         raise StateError(str(error.filename or folder), "a file to write", why(error)) from error
 
 
-def _check_offline(offline: Path, folder: Path) -> None:
+def _check_offline(offline: Path) -> None:
     """Refuse a place for the root's key that is no such place."""
     if not offline.is_dir():
         raise SettingsError("--offline-ca", "a directory", str(offline), "make or mount it first")
-    inside = folder.resolve()
-    if inside == offline.resolve() or inside in offline.resolve().parents:
-        raise SettingsError("--offline-ca", "a directory outside the federation's", str(offline))
     for name in (OFFLINE_KEY, ROOT):
         if (offline / name).exists():
             raise SettingsError("--offline-ca", f"a directory without {name}", str(offline))

@@ -75,6 +75,8 @@ def _root(folder: Path, root_key: Path) -> Authority:
     except (OSError, *UNREADABLE) as error:
         move = "`--offline-ca DIR` says where the root's key is"
         raise SettingsError(str(root_key), "the root's key", why(error), move) from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != root.public_key():
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise SettingsError(str(root_key), "the root's key", "one of another kind")
+    if key.public_key() != root.public_key():
         raise SettingsError(str(root_key), f"the key of {folder / ROOT}", "another key")
     return Authority(organisation(root), root, key)

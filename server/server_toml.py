@@ -63,7 +63,9 @@ class ServerSettings:
             raise SettingsError(str(file), "the settings of a server", why(error), move) from error
         listen = _table(found.pop("listen", None), _LISTEN, f"{file}: listen.")
         values = _table(found, _KEYS, f"{file}: ")
-        return cls(**values, **{f"listen_{key}": value for key, value in listen.items()})
+        made = cls(**values, **{f"listen_{key}": value for key, value in listen.items()})
+        made._check_dialled(f"{file}: ")
+        return made
 
     def check(self) -> None:
         """Check what a command line gave.
@@ -76,6 +78,14 @@ class ServerSettings:
             _read(key, list(value) if isinstance(value, tuple) else value, _KEYS, "")
         for key in _LISTEN:
             _read(key, getattr(self, f"listen_{key}"), _LISTEN, "listen.")
+        self._check_dialled("")
+
+    def _check_dialled(self, where: str) -> None:
+        """Refuse an address whose host is in no certificate: no device could connect."""
+        for key in ("gateway", "front"):
+            address = getattr(self, key)
+            if address.rpartition(":")[0].strip("[]") not in self.names_of(key):
+                raise SettingsError(f"{where}{key}", "a host that is one of `names`", address)
 
     def names_of(self, server: str) -> tuple[str, ...]:
         """Return the names that the certificate of `gateway`, `front` or `superlink` bears."""

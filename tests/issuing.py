@@ -102,7 +102,7 @@ class Keys:
         default_factory=lambda: ec.generate_private_key(ec.SECP384R1())
     )
 
-    def enrol(self, token: Token, *, about: About | None = None, **changed: object) -> EnrolRequest:
+    def enrol(self, token: Token, **changed: object) -> EnrolRequest:
         """Ask for certificates, with fields that a test replaces."""
         values = {
             "federation": token.federation,
@@ -110,7 +110,7 @@ class Keys:
             "tls": request_for(self.tls),
             "signing": request_for(self.signing),
             "flower": request_for(self.flower),
-            "about": about or said(NOW),
+            "about": said(NOW),
         }
         return EnrolRequest(**(values | changed))  # type: ignore[arg-type]
 

@@ -25,7 +25,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from umbel.tests import guards, guards_care, guards_joining, guards_policy, guards_server
+from umbel.tests import (
+    guards,
+    guards_care,
+    guards_issuer,
+    guards_joining,
+    guards_policy,
+    guards_server,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +41,7 @@ if TYPE_CHECKING:
 
 GUARDS = [
     *guards.GUARDS, *guards_server.GUARDS, *guards_care.GUARDS, *guards_policy.GUARDS,
-    *guards_joining.GUARDS,
+    *guards_joining.GUARDS, *guards_issuer.GUARDS,
 ]  # fmt: skip
 ROOT = Path(__file__).resolve().parents[1]
 PASSED, FAILED, NOTHING = 0, 1, 5  # pytest's exit codes
