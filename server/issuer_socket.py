@@ -70,14 +70,17 @@ class Service:
         self._issuer, self._say = issuer, say
         self._threads = ThreadPoolExecutor(THREADS, "issuer")
         self._places, self._enrolments = asyncio.Semaphore(ENROLMENTS), 0
+        self._open: set[asyncio.Task[None]] = set()
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
         """Answer until `stop`, then finish what was begun."""
-        server = await asyncio.start_unix_server(self._connection, sock=listener, limit=MAX_REQUEST)
+        server = await asyncio.start_unix_server(self._taken, sock=listener, limit=MAX_REQUEST)
         refreshing = asyncio.create_task(self._refreshing(stop))
         await stop.wait()
         server.close()
         await refreshing
+        while self._open:
+            await asyncio.wait(self._open)
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
     async def refresh(self) -> None:
@@ -98,6 +101,12 @@ class Service:
                     await stop.wait()
             if not stop.is_set():
                 await self.refresh()
+
+    async def _taken(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection as a task that `serve` knows, so that its answer still leaves."""
+        task = asyncio.create_task(self._connection(reader, writer))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -26,10 +26,10 @@ RENEWED = "_issuer::test_a_node_is_renewed_by_both_its_keys_and_by_no_other_fede
 LEFT = "_issuer::test_a_leave_is_of_the_node_and_the_time_that_were_signed"
 REMOVED = "_issuer::test_a_removed_node_gets_nothing_more"
 MEANWHILE = "_issuer::test_a_node_that_is_removed_while_it_enrols_is_no_node"
-DAILY = "_issuer::test_the_list_is_signed_anew_every_day_and_is_never_out_of_force"
-ROLLED = "_issuer::test_a_new_issuing_ca_signs_and_what_the_old_one_signed_holds"
-ROOT_KEY = "_issuer::test_only_the_roots_key_rolls_the_ca"
-OFFLINE = "_issuer::test_an_offline_root_leaves_no_key_on_the_server"
+DAILY = "_federation::test_the_list_is_signed_anew_every_day_and_is_never_out_of_force"
+ROLLED = "_federation::test_a_new_issuing_ca_signs_and_what_the_old_one_signed_holds"
+ROOT_KEY = "_federation::test_only_the_roots_key_rolls_the_ca"
+OFFLINE = "_federation::test_an_offline_root_leaves_no_key_on_the_server"
 
 GUARDS = [
     out(

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from umbel.protocol.enrolment import About, EnrolRequest, RenewRequest, request_for
+from umbel.protocol.enrolment import About, Declined, EnrolRequest, RenewRequest, request_for
 from umbel.protocol.errors import StateError
+from umbel.protocol.members import MemberList
 from umbel.server.federation_init import make
 from umbel.server.issuer import Issuer
 from umbel.server.issuer_socket import Service, listen
@@ -150,6 +153,14 @@ class Stage:
         values = {"name": name, "site": site or name, "seconds": 86400}
         return self.issuer.token(Terms(**(values | terms)))  # type: ignore[arg-type]
 
+    def members(self) -> MemberList:
+        """Return the list on the disk, opened as a device does, by the newest issuing CA."""
+        ca = x509.load_pem_x509_certificate((self.folder / "issuing.pem").read_bytes())
+        raw = (self.folder / "members.list").read_bytes()
+        found = MemberList.open(raw, [ca.public_key()], "wards")  # type: ignore[list-item]
+        found.check(self.clock.now)
+        return found
+
 
 @contextmanager
 def served(stage: Stage, said: list[str] | None = None) -> Iterator[None]:
@@ -178,3 +189,11 @@ def served(stage: Stage, said: list[str] | None = None) -> Iterator[None]:
         loop.call_soon_threadsafe(stop.set)
         thread.join(20)
         loop.close()
+
+
+@contextmanager
+def declined(code: str) -> Iterator[None]:
+    """Expect that the issuer declines, with this code."""
+    with pytest.raises(Declined) as caught:
+        yield
+    assert caught.value.code == code

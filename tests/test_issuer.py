@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,15 +12,14 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from umbel.protocol.enrolment import Declined, LeaveRequest
+from umbel.protocol.enrolment import LeaveRequest
 from umbel.protocol.enrolment_token import Token
 from umbel.protocol.errors import SettingsError
 from umbel.protocol.members import MemberList
 from umbel.protocol.verification import Verifier
-from umbel.tests.issuing import DAY, NOW, Keys, Stage
+from umbel.tests.issuing import DAY, NOW, Keys, Stage, declined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from umbel.protocol.enrolment import EnrolAnswer
@@ -49,13 +47,6 @@ def members(stage: Stage, answer: EnrolAnswer) -> MemberList:
 def nodes_json(stage: Stage) -> list[dict[str, str]]:
     found: list[dict[str, str]] = json.loads((stage.folder / "nodes.json").read_text())
     return found
-
-
-@contextmanager
-def declined(code: str) -> Iterator[None]:
-    with pytest.raises(Declined) as caught:
-        yield
-    assert caught.value.code == code
 
 
 def test_a_token_makes_a_node_whose_certificates_the_pinned_root_vouches_for(stage: Stage) -> None:
