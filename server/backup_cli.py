@@ -10,8 +10,8 @@ import typer
 
 from . import care_options as options
 from .backup import backup
-from .care_options import Form, Format, Passphrase, PassphraseFile, Place
 from .federation_files import find
+from .options import Federation, Form, Format
 from ..host.places import umbel_home
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -20,12 +20,12 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command(epilog="Example: umbel server backup wards.umbel --passphrase-file pass.txt")
 def backup_(
     file: Annotated[Path, typer.Argument(help="The file to write; it must not be there yet.")],
-    federation: Place = None,
+    federation: Federation = None,
     without_models: Annotated[
         bool, typer.Option("--without-models", help="Runs' records only, not their models.")
     ] = False,
-    passphrase_file: PassphraseFile = None,
-    passphrase: Passphrase = False,
+    passphrase_file: options.PassphraseFile = None,
+    passphrase: options.Passphrase = False,
     form: Form = Format.TEXT,
 ) -> None:
     """Write what a federation's server needs to go on into one file, while everything runs.

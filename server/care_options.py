@@ -1,11 +1,10 @@
-"""What the commands of server care have in common: which federation, a passphrase, a live line."""
+"""What the commands of server care have in common: a passphrase, a line of progress."""
 
 from __future__ import annotations
 
 import getpass
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,20 +20,6 @@ LEAST_PASSPHRASE, MOST_PASSPHRASE = 12, 1024
 _SAY_EVERY_S = 2.0
 
 
-class Format(StrEnum):
-    """How a command answers."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-Form = Annotated[Format, typer.Option("--format", help="text for people, json for programs.")]
-Place = Annotated[
-    Path | None,
-    typer.Option(
-        "--federation", metavar="DIR", help="Federation directory; the only one of this user."
-    ),
-]
 PassphraseFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="A file with the passphrase, and nothing else in it."),

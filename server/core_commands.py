@@ -106,7 +106,9 @@ class Commander:
 
     async def post(self, message: wire.Message) -> None:
         """Send a message to a node."""
-        self.core.sessions.post(self.run, wire.node(message), bytes(message.payload))
+        node, payload = wire.node(message), bytes(message.payload)
+        self.served.posted(payload)
+        self.core.sessions.post(self.run, node, payload)
 
     async def sum(self, message: wire.Message) -> None:
         """Open a sum; one that is open is closed."""
@@ -226,6 +228,10 @@ class Commander:
     async def open(self, _: wire.Message) -> None:
         """Refuse: a connection serves one run, from its first command on."""
         raise Malformed(_WHO, "open", "once a connection", "again")
+
+    async def status(self, _: wire.Message) -> None:
+        """Refuse: who only looks has a connection of his own."""
+        raise Malformed(_WHO, "status", "on a connection of its own", "within a run's")
 
     @property
     def current(self) -> bool:

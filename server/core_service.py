@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from .calls import Calls
+from .core_view import Watch
 from .endings import Ending, Turned
 from .served import Download, Served, Upload, not_open
 from .sessions import Entry, Sessions
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .core.worlds import AnyWorld
+    from .core_view import Seen
     from .served import Outlet
     from .streams import Stream
     from ..protocol.membership import Membership
@@ -76,6 +78,8 @@ class Core:
         self._began = clock(), wall()
         self.forget: Callable[[str], None] = lambda _run: None
         """Called when a run is over: its ticket key is of no use any more."""
+        self.watch = Watch()
+        """What an operator may see of the nodes."""
         self.calls = Calls()
         """What nodes upload and fetch."""
         self._membership, self._verifier = membership, membership.verifier
@@ -87,6 +91,19 @@ class Core:
         if line not in self._said:
             self._said.add(line)
             self.say(kind, line)
+
+    @property
+    def since(self) -> float:
+        """Seconds since this service began."""
+        return self.clock() - self._began[0]
+
+    def seen(self, node: str) -> Seen:
+        """Return what is kept of a node that was just heard."""
+        return self.watch.of(node, self.wall().timestamp())
+
+    def turned(self, error: Turned) -> None:
+        """Note that a call was turned away."""
+        self.watch.turned(error, self.wall().timestamp())
 
     def steady(self) -> datetime:
         """Return the time that was at the start, and what has passed since: it never jumps.
@@ -146,7 +163,9 @@ class Core:
         rest = (min(peer.not_after, member.not_after) - now).total_seconds()
         said = int(self.wall().timestamp())
         entry = Entry(up.hello, up.ack, peer, member, self.clock() + rest, said)
-        return self.sessions.enter(entry, wake, self.steady(), self.clock())
+        stream = self.sessions.enter(entry, wake, self.steady(), self.clock())
+        self.seen(node).joined += not up.hello.resume
+        return stream
 
     async def up(self, stream: Stream, data: bytes) -> None:
         """Take a message of a stream; return when the ServerApp has room for the next."""
@@ -159,6 +178,7 @@ class Core:
         if served is None:
             return
         served.up += len(up.message)
+        self.seen(stream.session.node).up += len(up.message)
         stream.session.heard = self.clock()
         self.sessions.up(stream, up)
         if served.outlet is not None and served.outlet.waiting > HIGH_WATER:
@@ -171,6 +191,8 @@ class Core:
         served = self.served.get(stream.session.run)
         if served is not None:
             served.down += size
+        if (seen := self.watch.nodes.get(stream.session.node)) is not None:
+            seen.down += size  # which is no sign of it
 
     def broken(self, stream: Stream) -> None:
         """Note that a stream is gone."""
@@ -222,6 +244,7 @@ class Core:
         if not here or served.uploads.get(node) is not upload:
             raise Turned(Ending.TAKEN_OVER, node, "sent a frame after a newer connection's")
         served.up += len(data)
+        self.seen(node).up += len(data)
         session.heard = max(session.heard, now)
         try:
             whole = upload.into.frame(node, data, now)
@@ -263,6 +286,7 @@ class Core:
             what = f"was still fetching model {download.digest[:4].hex()}"
             raise Turned(Ending.NO_MODEL, download.session.node, what)
         download.served.down += size
+        self.seen(download.session.node).down += size
         download.session.heard = max(download.session.heard, self.clock())
 
     # -- what the CA decides ------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from . import core_wire as wire
 from .core_commands import Commander
 from .core_service import HIGH_WATER
+from .core_view import view
 from ..protocol.entropy import os_entropy, random_bytes
 from ..protocol.errors import Malformed, StateError, UmbelError
 from ..protocol.tickets import KEY_BYTES
@@ -188,6 +189,9 @@ class CoreSocket:
         first = await connection.read(reader)
         if first is None:
             return
+        if first.op == "status":
+            connection.send("status", view(self._core), {})
+            return await connection.flushed()
         if first.op != "open":
             raise Malformed("ServerApp", "first command", "open", first.op)
         run, core = wire.text(first, "run", 64), self._core

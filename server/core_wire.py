@@ -24,6 +24,9 @@ vectors, frames of models.
 | `load {path, digest, nodes}` | | `loaded {}`: the sum is what `save` wrote, of these nodes |
 | `close_sum {}`, `goodbye {node?}` | | |
 
+A connection that begins with `status {}` instead is answered with `status`, whose payload is JSON
+(core_view.py), and ends: it serves whoever looks after the server.
+
 `plain` is null where masks are on, else `{manifest, metrics, phase, members, value_range,
 weight_cap, max_norm, rule}`: what the firewall needs, and a server step whose robust rule keeps
 the messages, or null. Commands of one connection are done in order.
@@ -75,7 +78,7 @@ _YEAR = 366 * 86400
 _TOGETHER = 1 << 16
 
 COMMANDS: Mapping[str, int] = {
-    **dict.fromkeys(("open", "tickets", "sum", "expect", "fold", "discard"), 0),
+    **dict.fromkeys(("open", "tickets", "sum", "expect", "fold", "discard", "status"), 0),
     **dict.fromkeys(("publish", "read", "step", "save", "load", "close_sum", "goodbye"), 0),
     "put": MAX_PAYLOAD,
     "post": MAX_MESSAGE,
@@ -85,6 +88,7 @@ COMMANDS: Mapping[str, int] = {
 EVENTS: Mapping[str, int] = {
     **dict.fromkeys(("opened", "tickets", "left", "whole", "bad", "progress", "error"), 0),
     **dict.fromkeys(("stepped", "void", "saved", "loaded", "working"), 0),
+    "status": 16 << 20,
     "joined": 4096,
     "trust": MAX_ENVELOPE,
     "message": MAX_MESSAGE,

@@ -49,6 +49,17 @@ class NodeState(NamedTuple):
     """`registered`, `online`, `offline` or `unregistered`."""
 
 
+class NodeTimes(NamedTuple):
+    """A SuperNode's state, and since when."""
+
+    node_id: int
+    status: str
+    """`registered` (and never here), `online`, `offline` or `unregistered`."""
+    until: float
+    """Seconds since 1970: while it is online, how long it counts as that without another sign; of
+    one that is offline when it left, and 0 for never."""
+
+
 class RunState(NamedTuple):
     """A Flower run as the SuperLink sees it."""
 
@@ -121,6 +132,13 @@ class Control:
         with self._translated("list of nodes"):
             found = self._client.ListNodes(ListNodesRequest()).nodes_info
         return [node for node in found if node.status != UNREGISTERED]
+
+    def times(self) -> dict[bytes, NodeTimes]:
+        """Return the registered SuperNodes by their public keys (PEM)."""
+        return {
+            node.public_key: NodeTimes(node.node_id, node.status, node.online_until)
+            for node in self._listed()
+        }
 
     def start_run(self, bundle: bytes, digest: str, config: Mapping[str, object]) -> int:
         """Submit a bundle, as `flwr run` does, and return the id of Flower's run.

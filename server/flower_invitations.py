@@ -57,6 +57,8 @@ LIMITED_S = 300.0
 PATIENCE_S = 25.0
 """How long an invited node may take to join before it is invited anew: a killed SuperNode
 never answers, and its successor is not told what its predecessor was."""
+NO_SESSION = "NO_SESSION"
+"""Code of an answer that is none of ours."""
 AWAY_S = 5.0
 """After so long without an answer the SuperLink is said to be away."""
 
@@ -111,6 +113,9 @@ class Invitations:
         """How often in a row each node answered without a session."""
         self._busy: dict[str, str] = {}
         self._said: dict[str, str] = {}
+        self._told: dict[str, str] = {}
+        self.declined: list[tuple[str, str]] = []
+        """Nodes that answered in a new way, with a code for the record; who reads it clears it."""
         self._joined: frozenset[str] = frozenset()
         self._next = float("-inf")
         self.unknown: set[str] = set()
@@ -226,6 +231,7 @@ class Invitations:
         """Note who has a session, and who has lost it: then the invitation is used up."""
         for node in joined:
             self._refusals.pop(node, None)
+            self._told.pop(node, None)
             self._failed.pop(node, None)
             if node in self._asked:
                 self._asked[node] = self._asked[node]._replace(at=-math.inf)
@@ -313,6 +319,13 @@ class Invitations:
                 self._failed[node] = self._failed.get(node, 0) + 1
                 self._said[node] = f"{self._names.get(node, node[:8])} {said}"
                 _log.warning("node %s: %s", self._name(node), said)
+                self._tell(node, _recorded(reply))
+
+    def _tell(self, node: str, code: str) -> None:
+        """Let the record say what a node answered, once for as long as it answers the same."""
+        if self._told.get(node) != code:
+            self._told[node] = code
+            self.declined.append((node, code))
 
     def _name(self, node: str) -> str:
         return f"{self._names.get(node, 'removed')} ({node[:8]})"
@@ -325,6 +338,14 @@ class Invitations:
                 node_id,
                 sha256(key).hexdigest()[:16],  # a PEM text: its beginning is everybody's
             )
+
+
+def _recorded(reply: Message) -> str:
+    """Return an answer as a run's record has it: Flower's error, a reason, or `NO_SESSION`."""
+    if reply.has_error():
+        return f"CLIENTAPP {reply.error.code}"
+    code = _code(reply)
+    return NO_SESSION if code is None else pb.Reason.Name(code)
 
 
 def _said(reply: Message) -> str:

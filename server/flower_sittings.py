@@ -180,6 +180,7 @@ class Sittings:
         gathering = Gathering(self._clients, least, time.monotonic())
         while not coordinator.done:
             self._invitations.step(frozenset(coordinator.nodes), time.monotonic())
+            self._note_declined(coordinator)
             for event in core.events(POLL_S):
                 event.give(coordinator, time.monotonic())
             self._tests(coordinator)
@@ -196,6 +197,12 @@ class Sittings:
             if started := verdict:
                 coordinator.begin(now)
         return coordinator.failure
+
+    def _note_declined(self, coordinator: Coordinator) -> None:
+        """Let the record say which nodes answered their invitations with a code."""
+        for node, code in self._invitations.declined:
+            coordinator.note("declined", node, code)
+        self._invitations.declined.clear()
 
     def _tests(self, coordinator: Coordinator) -> None:
         """Let the tests go on, and the coordinator know what came of one."""

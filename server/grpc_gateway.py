@@ -288,6 +288,7 @@ class Gateway:
     async def _turn(self, context: _Context, error: Turned) -> None:
         """Write the line and end the call with its fixed text."""
         self._core.say(error.ending.name.lower(), f"{error} ({context.peer()})")
+        self._core.turned(error)
         await _end(context, error.ending)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from . import care_options as options
-from .care_options import Form, Format, Passphrase, PassphraseFile
+from .options import Form, Format
 from .restore import Restored, restore
 from ..host.places import umbel_home
 
@@ -24,8 +24,8 @@ def restore_(
         Path | None,
         typer.Option(metavar="DIR", help="Federation directory to make [its name, at home]."),
     ] = None,
-    passphrase_file: PassphraseFile = None,
-    passphrase: Passphrase = False,
+    passphrase_file: options.PassphraseFile = None,
+    passphrase: options.Passphrase = False,
     form: Form = Format.TEXT,
 ) -> None:
     """Check a backup, and put a federation's server where there is none.

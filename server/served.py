@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from .core_view import STANDS, kind_of
 from .endings import Ending, Turned
 
 if TYPE_CHECKING:
@@ -58,8 +59,17 @@ class Served:
         """What memory the log says that the run takes."""
         self.up = self.down = 0
         self.past: deque[bytes] = deque(maxlen=PAST)
+        self.start, self.stands = b"", ""
+        """The newest `Start` that was sent, and the kind of the last message (core_view.py)."""
         self.waiting: dict[str, tuple[bytes, asyncio.Future[int]]] = {}
         self.uploads: dict[str, Upload] = {}
+
+    def posted(self, message: bytes) -> None:
+        """Note where the round stands, by what its members are sent."""
+        kind = kind_of(message)
+        if kind in STANDS:
+            self.stands = kind
+            self.start = message if kind == "start" else self.start
 
     def put(self, model: RunModel | None) -> None:
         """Put a model in force, in place of the one before."""

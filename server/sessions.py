@@ -135,6 +135,10 @@ class Sessions:
         """Return the runs that are served."""
         return tuple(name for name, run in self._runs.items() if not run.over)
 
+    def of(self, run: str) -> tuple[Session, ...]:
+        """Return the sessions of a run, of which some may be leaving."""
+        return tuple(self._runs[run].sessions.values()) if run in self._runs else ()
+
     def count(self) -> int:
         """Return how many sessions there are that were not sent goodbye."""
         runs = self._runs.values()

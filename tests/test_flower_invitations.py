@@ -201,6 +201,7 @@ def test_an_error_is_told_by_the_node_that_was_asked(
     name = f"edge-1 ({inviting.ids[1][:8]})"
     assert said(inviting, caplog) == [f"node {name}: its ClientApp failed, code {code}"]
     assert inviting.invitations.why() == f"edge-1 its ClientApp failed, code {code}"
+    assert inviting.invitations.declined == [(inviting.ids[1], f"CLIENTAPP {code}")]
 
 
 def test_a_refusal_is_told_with_its_code_as_words(
@@ -209,6 +210,7 @@ def test_a_refusal_is_told_with_its_code_as_words(
     inviting.step()
     inviting.desk.answer(inviting.desk.to(103)[0], pb.REASON_PLAIN_REFUSED)
     assert said(inviting, caplog) == [f"node edge-2 ({inviting.ids[2][:8]}): left: plain refused"]
+    assert inviting.invitations.declined == [(inviting.ids[2], "REASON_PLAIN_REFUSED")]
 
 
 def test_who_failed_twice_is_not_counted_on_until_it_has_a_session(inviting: Inviting) -> None:

@@ -1,0 +1,53 @@
+"""Asking a core service how it is: the command `status` on its socket."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+from . import core_wire as wire
+from ..protocol.documents import read_json
+from ..protocol.errors import StateError, UmbelError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOCKET = "core.sock"
+ANSWER_S = 5.0
+"""How long a core service may take to answer."""
+
+
+def ask(federation: Path) -> dict[str, Any] | None:
+    """Return what core_view.py says; None where no core service listens.
+
+    Raises:
+        StateError: One listens and does not answer, or answers something else.
+    """
+    path = federation / SOCKET
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+        stream.settimeout(ANSWER_S)
+        try:
+            stream.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None
+        except OSError as error:
+            raise StateError(str(path), "a core service", error.strerror or error) from error
+        try:
+            stream.sendall(wire.head("status"))
+            return _answer(stream)
+        except (OSError, ValueError, UmbelError) as error:
+            got, move = str(error) or type(error).__name__, "see core.log"
+            raise StateError(str(path), "an answer of this release", got, move) from error
+
+
+def _answer(stream: socket.socket) -> dict[str, Any]:
+    reader, message = wire.Reader(wire.EVENTS, "core"), None
+    while message is None:
+        count = stream.recv_into(reader.room())
+        if not count:
+            raise ValueError("it hung up")
+        message = reader.filled(count)
+    match read_json(message.payload) if message.op == "status" else None:
+        case dict(found):
+            return found
+    raise ValueError(f"{message.op} instead of status")
