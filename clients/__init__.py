@@ -26,7 +26,8 @@ The owner    recorder.py writes down what a session does: history.py is the devi
              is the owner's word that both obey, and owner.py hears it during a session. refusals.py
              is what a refusal before a session leaves behind, leave.py the end of membership.
 The doctor   doctor_cli.py is `umbel client doctor`, doctor.py its probes, doctor_files.py those of
-             the device's directory, doctor_line.py of the way to front and gateway.
+             the device's directory, doctor_line.py of the way to front and gateway, with
+             grpc_measure.py for its speed, doctor_state.py of what owner and policy say.
 Joining      enrol.py makes a device out of a token, renew.py gets it new certificates: both ask the
              front (front_line.py), and granted.py looks at what comes before it is written.
 The agent    agent.py is `umbel client up`, for months: it runs flower_supernode.py, which becomes

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
-from . import clock, pause
+from . import clock
 from .device_files import DeviceFiles
 from .policy import Policy
 from .policy_file import read_owned
@@ -70,7 +70,6 @@ FILES = Table({
     "journal.held": Kind(NOTE, "a process of this device holds the journal, as it does in a run"),
     "journal.bad": Kind(PROBLEM, "the journal cannot be locked, read or written, or is damaged"),
     "journal.ok": Kind(OK, "the journal can be locked and read"),
-    "paused": Kind(NOTE, "this device is paused by its owner"),
 })  # fmt: skip
 
 
@@ -249,13 +248,6 @@ def journal(folder: Path) -> Iterator[Finding]:
         yield FILES("journal.bad", f"{file}: {error.strerror}", "move it to a local disk")
     finally:
         os.close(handle)
-
-
-def pausing(folder: Path) -> Iterator[Finding]:
-    """Look whether the owner has paused this device."""
-    found = pause.paused(folder)
-    if found is not None:
-        yield FILES("paused", f"{found}; it joins no round", "umbel client resume")
 
 
 def _certificate(file: Path) -> x509.Certificate:

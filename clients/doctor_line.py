@@ -12,6 +12,7 @@ import socket
 import ssl
 from contextlib import closing, suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,17 +23,24 @@ from ..host import doctor_dial as dial
 from ..host import doctor_tls as tls
 from ..host.doctor import NOTE, OK, PROBLEM, WARNING, Kind, Table
 from ..host.doctor_front import pages
-from ..protocol.errors import SettingsError
+from ..host.doctor_machine import size
+from ..protocol.errors import BadCertificate, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
     from .doctor_files import Known
+    from .grpc_measure import Speed
+    from .policy import Policy
     from ..host.doctor import Finding
 
     Resolve = Callable[..., dial.Addresses]
 
 _ANEW = "umbel client enrol TOKEN, with a new token"
+
+
+SLOW = 128 << 10
+"""Bytes a second."""
 
 
 class Way(NamedTuple):
@@ -47,6 +55,11 @@ _WAY = Way()
 
 LINE = Table({
     "gateway.ok": Kind(OK, "the gateway takes this device's certificate"),
+    "gateway.refused": Kind(PROBLEM, "the gateway says that this device is no member, or removed"),
+    "line.speed": Kind(OK, "bytes a second each way, measured with the gateway"),
+    "line.slow": Kind(WARNING, "less than 128 KiB a second, one way or the other"),
+    "line.capped": Kind(NOTE, "what a cap of bytes a day comes to on this line"),
+    "line.unmeasured": Kind(NOTE, "the gateway does not measure, or not in time"),
     "versions.server": Kind(WARNING, "server and device run different minor versions of umbel"),
     "protocol.old": Kind(PROBLEM, "the server speaks an older protocol than the policy allows"),
     "node.registered": Kind(OK, "the SuperLink knows this node"),
@@ -84,7 +97,53 @@ def gateway(known: Known, way: Way = _WAY) -> Iterator[Finding]:
     with closing(secure):
         if secure.selected_alpn_protocol() == "h2":
             refused = tls.refused(expected, secure)
-            yield refused or LINE("gateway.ok", f"gateway {known.gateway}: takes this certificate")
+            if refused is None:
+                yield LINE("gateway.ok", f"gateway {known.gateway}: takes this certificate")
+                yield from measured(known, way.bound)
+            else:
+                yield refused
+
+
+def measured(known: Known, bound: float | None = None) -> Iterator[Finding]:
+    """Measure the line to the gateway, and say what a cap of the policy makes of it."""
+    from .grpc_measure import MEASURE_S, speed  # noqa: PLC0415 - grpc waits until it is needed
+
+    if known.files is None:
+        return
+    try:
+        own = known.files.tls(datetime.now(UTC))
+        found = speed(known.gateway, own, MEASURE_S if bound is None else bound)
+    except (SettingsError, BadCertificate):
+        return  # said of the files
+    if found is None:
+        yield LINE("line.unmeasured", "the gateway did not measure this line; see its version")
+        return
+    if found.refused:
+        yield LINE("gateway.refused", f"the gateway refuses this device: {found.refused}", _ANEW)
+        return
+    yield tls.clock("gateway", timedelta(seconds=found.skew), found.trip / 2 + 0.5)
+    yield from pace(found, known.policy)
+
+
+def pace(found: Speed, policy: Policy) -> Iterator[Finding]:
+    """Say how fast a line is, and how far it goes in a day."""
+    up, down = (f"{size(one)}/s" for one in (found.up, found.down))
+    line = f"gateway: {up} up, {down} down, {1000 * found.trip:.0f} ms there and back"
+    if min(found.up, found.down) < SLOW:
+        million = 4_000_000 / found.up
+        line += f"; a model of a million parameters takes {million:.0f} s up"
+        yield LINE("line.slow", line, "a better line, or smaller models: deadline of the run")
+    else:
+        yield LINE("line.speed", line)
+    for key in ("bytes_per_day", "metered_bytes_per_day"):
+        cap = getattr(policy, key)
+        if cap is not None:
+            seconds = cap / 2 / found.up + cap / 2 / found.down
+            line = (
+                f"limits.{key} allows {size(cap)}, {seconds:.0f} s of this line; a round moves "
+                f"its model twice, so one above {size(cap / 2)} is refused"
+            )
+            yield LINE("line.capped", line)
 
 
 def _secured(

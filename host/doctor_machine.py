@@ -167,18 +167,27 @@ def disk(folder: Path, root: Path = Path("/"), free: int | None = None) -> Itera
         yield MACHINE("disk.ok", line)
 
 
-def memory(model_bytes: int, available: int | None = None) -> Iterator[Finding]:
-    """Look at memory; `available` bytes are those of the machine and its cgroup unless given."""
+def memory(
+    model_bytes: int, available: int | None = None, bound: int | None = None
+) -> Iterator[Finding]:
+    """Look at memory, for a model of so many bytes.
+
+    Args:
+        model_bytes: The largest that the policy allows; 0 for a server.
+        available: Bytes that are free; those of the machine and its cgroup unless given.
+        bound: Bytes that the policy lets a task have, if it says.
+    """
     free = _available() if available is None else available
     if free < MEMORY_BYTES:
         line = f"{size(free)} of memory free, SuperNode and ClientApp need {size(MEMORY_BYTES)}"
         yield MACHINE("memory.low", line, "end other programs, or raise the unit's MemoryMax")
     else:
         yield MACHINE("memory.ok", f"{size(free)} of memory free")
+    free = free if bound is None else min(free, bound)
     if COPIES * model_bytes > free:
         line = (
             f"a model of {size(model_bytes)}, as limits.model_bytes allows, takes about "
-            f"{size(COPIES * model_bytes)} in a round; {size(free)} are free"
+            f"{size(COPIES * model_bytes)} in a round; there are {size(free)} for it"
         )
         fits = max(1, free // COPIES)
         yield MACHINE("memory.model", line, f"policy.toml, [limits]: model_bytes = {fits}")

@@ -30,8 +30,9 @@ The record    run_directory.py is a run on disk, run_place.py where it lies and 
 Core service  core_cli.py is `umbel core up`, hosts_cli.py what it is over several hosts, and
               `umbel core wing` on those: core_service.py between sessions.py (who is
               connected) with streams.py (one node's session), core_sum.py (the open sum) with
-              running_hash.py (of what arrives), grpc_gateway.py (devices' port) with
-              calls.py (what goes on there, by node) and core_socket.py with core_commands.py
+              running_hash.py (of what arrives), grpc_gateway.py (devices' port), with
+              grpc_measure.py (how fast a line is) and calls.py (what goes on there, by node), and
+              core_socket.py with core_commands.py
               (ServerApps' socket), on what served.py holds of a run. core_watch.py reads the
               federation's files that change; endings.py is how a call ends, core_wire.py what
               passes the socket, core_log.py and core_stderr.py what an operator reads. service.py

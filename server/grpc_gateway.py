@@ -1,7 +1,7 @@
-"""The gateway: one public port with mutual TLS, three methods, all runs (messages.proto).
+"""The gateway: one public port with mutual TLS, four methods, all runs (messages.proto).
 
-    Session  stream Up -> stream Down      Upload  stream of frames -> bytes received
-    Fetch    FetchRequest -> stream of frames
+    Session  stream Up -> stream Down      Upload   stream of frames -> bytes received
+    Fetch    FetchRequest -> stream of frames       Measure  bytes to and fro (grpc_measure.py)
 
 gRPC has checked the chain of the client's certificate when a call begins, and nothing else; so
 every call is judged again (core_service.py), and ends with a status whose text is fixed.
@@ -25,6 +25,7 @@ import grpc
 import grpc.aio
 
 from .endings import Ending, Turned
+from .grpc_measure import Measure
 from ..protocol.frames import Kind, frames
 from ..protocol.pace import FIRST, Pace
 from ..protocol.wire import HASH, MAX_ENVELOPE
@@ -84,13 +85,14 @@ def options(connections: int) -> list[tuple[str, int]]:
 
 
 class Gateway:
-    """The three methods, on behalf of a core."""
+    """The methods, on behalf of a core."""
 
     def __init__(self, core: Core) -> None:
         """Serve nobody yet."""
         self._core = core
         self._server: grpc.aio.Server | None = None
         self._fetches = 0
+        self._measuring = Measure(core.wall)
         self._shown = self._given = b"", b""
         self._root = b""
 
@@ -117,6 +119,7 @@ class Gateway:
             "Session": grpc.stream_stream_rpc_method_handler(self._session),
             "Upload": grpc.stream_unary_rpc_method_handler(self._upload),
             "Fetch": grpc.unary_stream_rpc_method_handler(self._fetch),
+            "Measure": grpc.stream_stream_rpc_method_handler(self._measure),
         }
         generic = grpc.method_handlers_generic_handler(SERVICE, handlers)
         self._server.add_generic_rpc_handlers((generic,))
@@ -273,6 +276,14 @@ class Gateway:
                 self._core.fetched(asked, len(frame))
         finally:
             self._fetches -= 1
+
+    async def _measure(self, requests: AsyncIterator[bytes], context: _Context) -> None:
+        try:
+            peer = self._peer(context)
+            with self._core.calls.of(peer.id.hex()) as over:
+                await _first_of(self._measuring.serve(requests, context, peer), _ended(over))
+        except Turned as error:
+            await self._turn(context, error)
 
     # -- who, and how it ends ---------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -15,7 +14,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from umbel.clients import doctor_files as files
 from umbel.clients.doctor_files import Known
-from umbel.clients.pause import Pause, write_pause
 from umbel.tests.federations import made
 from umbel.tests.provoked import shown
 from umbel.tests.wire_federation import key_pem
@@ -130,11 +128,6 @@ def damaged_journal(device: Path) -> list[Finding]:
     return list(files.journal(device))
 
 
-def paused(device: Path) -> list[Finding]:
-    write_pause(device, Pause(since=time.time()))
-    return list(files.pausing(device))
-
-
 CASES: dict[str, Callable[[Path], Iterable[Finding]]] = {
     "device.ok": looked,
     "device.bad": badly_addressed,
@@ -155,7 +148,6 @@ CASES: dict[str, Callable[[Path], Iterable[Finding]]] = {
     "journal.ok": files.journal,
     "journal.held": held_journal,
     "journal.bad": damaged_journal,
-    "paused": paused,
 }
 
 
@@ -167,7 +159,7 @@ def test_each_finding_is_provoked(name: str, device: Path) -> None:
 
 
 def test_a_device_as_enrolment_made_it_has_no_problem(device: Path) -> None:
-    found = [*looked(device), *leaves(device), *files.journal(device), *files.pausing(device)]
+    found = [*looked(device), *leaves(device), *files.journal(device)]
     assert {one.severity for one in found} == {"ok", "note"}
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +18,10 @@ from umbel.clients import doctor_line as line
 from umbel.clients.doctor_files import Known
 from umbel.clients.doctor_line import Way
 from umbel.clients.flower_node import remember
+from umbel.clients.grpc_measure import Speed
 from umbel.clients.policy import Policy
 from umbel.protocol.certificates import Authority
+from umbel.protocol.members import MemberList
 from umbel.tests import federations
 from umbel.tests.doctor_stage import SETTINGS, Stage, hang, page, proxying
 from umbel.tests.front_stage import staged
@@ -46,7 +50,7 @@ class Place(Stage):
     """Servers of a federation that has a device."""
 
     def __init__(self, folder: Path) -> None:
-        federation = federations.made(folder / "federation", 1)
+        self.federation = federation = federations.made(folder / "federation", 2)
         self.device = federation.device("edge-0")
         root = x509.load_pem_x509_certificate(federation.ca.read_bytes())
         key = load_pem_private_key((federation.folder / "ca.key").read_bytes(), None)
@@ -111,7 +115,20 @@ def gateway(place: Place) -> list[Finding]:
         hang(secure)
 
     port = place.tls(place.context(alpn="h2", clients=True), speak)
-    return list(line.gateway(place.known(gateway=f"localhost:{port}"), WAY))
+    return list(line.gateway(place.known(gateway=f"localhost:{port}"), Way(bound=0.7)))
+
+
+def removed(place: Place, port: int) -> list[Finding]:
+    """Return what a device finds that was removed, when the core service knows it."""
+    known = replace(Known.read(place.federation.device("edge-1")), gateway=f"localhost:{port}")
+    now = datetime.now(UTC)
+    gone = MemberList("tested", 1 << 40, now, now + timedelta(days=7), frozenset({known.id}))
+    (place.federation.folder / "members.list").write_bytes(gone.sign(place.authority))
+    until = time.monotonic() + 10
+    while not (found := list(line.measured(known))) or found[0].id != "gateway.refused":
+        assert time.monotonic() < until, found
+        time.sleep(0.1)
+    return found
 
 
 def other_versions(place: Place) -> list[Finding]:
@@ -127,18 +144,50 @@ CASES: dict[str, Callable[[Place], list[Finding]]] = {
     "front.ok": ready_front,
     "front.other": lambda place: front(place, {}),
     "front.superlink": lonely_front,
-    "gateway.ok": gateway,
     "versions.server": other_versions,
     "protocol.old": old_protocol,
     "node.registered": lambda place: superlink(place, 404),
     "node.unregistered": lambda place: superlink(place, 401),
     "node.unknown": never_started,
+    "line.slow": lambda place: paced(place, 50_000),
+    "line.capped": lambda place: paced(place, 1e6, Policy(bytes_per_day=10_000_000)),
+    "line.unmeasured": gateway,
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_finding_is_provoked(name: str, place: Place) -> None:
     shown(name, CASES[name](place))
+
+
+def paced(place: Place, up: float, policy: Policy | None = None) -> list[Finding]:
+    return list(line.pace(Speed(0.01, up, 1e6), policy or Policy()))
+
+
+@pytest.fixture(scope="module")
+def core(place: Place) -> Iterator[int]:
+    """A core service of the federation, and its port."""
+    with federations.core(place.federation) as port:
+        yield port
+
+
+def member(place: Place, port: int) -> list[Finding]:
+    return list(line.gateway(place.known(gateway=f"localhost:{port}"), WAY))
+
+
+BY_CORE: dict[str, Callable[[Place, int], list[Finding]]] = {
+    "gateway.ok": member,
+    "line.speed": member,
+    "gateway.refused": removed,
+}
+
+
+@pytest.mark.parametrize("name", BY_CORE)
+def test_what_a_core_service_shows(name: str, place: Place, core: int) -> None:
+    found = BY_CORE[name](place, core)
+    shown(name, found)
+    if name == "line.speed":
+        assert {one.id for one in found} == {"tls.ok", "gateway.ok", "clock.ok", "line.speed"}
 
 
 def test_a_real_front_says_its_clock_and_its_versions(place: Place) -> None:
