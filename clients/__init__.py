@@ -25,6 +25,7 @@ The owner    recorder.py writes down what a session does: history.py is the devi
              history_file.py, status_file.py what agent and session say of themselves now. pause.py
              is the owner's word that both obey, and owner.py hears it during a session. refusals.py
              is what a refusal before a session leaves behind, leave.py the end of membership.
+             status.py gathers what all of them say into one picture.
 The doctor   doctor_cli.py is `umbel client doctor`, doctor.py its probes, doctor_files.py those of
              the device's directory, doctor_line.py of the way to front and gateway, with
              grpc_measure.py for its speed, doctor_state.py of what owner and policy say.
@@ -35,6 +36,6 @@ The agent    agent.py is `umbel client up`, for months: it runs flower_supernode
              sd_notify.py speaks to systemd. install.py makes a service of it, whose unit
              unit_file.py writes.
 Commands     cli.py is `umbel client`, options.py what its commands share; enrol_cli.py,
-             renew_cli.py, up_cli.py, install_cli.py, uninstall_cli.py, history_cli.py,
-             leave_cli.py, pause_cli.py and resume_cli.py.
+             renew_cli.py, up_cli.py, install_cli.py, uninstall_cli.py, status_cli.py,
+             history_cli.py, leave_cli.py, pause_cli.py and resume_cli.py.
 """

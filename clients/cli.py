@@ -15,6 +15,7 @@ class _Client(LazyGroup):
         "uninstall": Part("clients.uninstall_cli", "Remove that service again."),
         "renew": Part("clients.renew_cli", "Get new certificates for this device's keys."),
         "apps": Part("clients.apps_cli", "See which app bundles may run here, approve or reject."),
+        "status": Part("clients.status_cli", "Show what this device is doing now."),
         "history": Part("clients.history_cli", "Show what this device did and refused."),
         "pause": Part("clients.pause_cli", "Take no part for a while."),
         "leave": Part("clients.leave_cli", "Leave the federation for good."),

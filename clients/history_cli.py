@@ -74,6 +74,11 @@ def size(nbytes: int) -> str:
     return f"{nbytes / 1000**unit:.1f} {_UNITS[unit]}" if unit else f"{nbytes} B"
 
 
+def counted(number: int, word: str) -> str:
+    """Return how many of something there are."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 def stamp(at: float) -> str:
     """Return a time as a row has it: local, to the second."""
     try:
@@ -133,6 +138,7 @@ def _line(entry: Entry, going: bool) -> str:
 
 def _said(totals: Totals) -> str:
     return (
-        f"{totals.contributed} contributions in {totals.attempts} attempts, "
-        f"{totals.refused} refusals, {size(totals.bytes_up)} up, {size(totals.bytes_down)} down"
+        f"{counted(totals.contributed, 'contribution')} in {counted(totals.attempts, 'attempt')}, "
+        f"{counted(totals.refused, 'refusal')}, "
+        f"{size(totals.bytes_up)} up, {size(totals.bytes_down)} down"
     )
