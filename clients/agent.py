@@ -4,7 +4,8 @@ It starts the SuperNode (flower_supernode.py) under `Supervisor`, which starts i
 dies, and looks every `LOOK_S` at what the owner said: `paused` ends the SuperNode, at once or when
 the round in progress is over, and its removal starts it; so do the hours of the policy (hours.py).
 After `leave` the agent ends. A SuperNode that does not stay up, or a disk without room, is tried
-again after a pause that grows to `LONGEST_S`: the server may be away for weeks. Certificates are
+again after a pause that grows to `LONGEST_S`: the server may be away for weeks. Then the CA is
+asked whether this is a node still; one that was removed tries once an hour. Certificates are
 renewed beside all that (renewals.py). `agent.json` and systemd hear what it does.
 
 Nothing of flwr, grpc, numpy or cryptography is imported here; what needs them is a process of its
@@ -29,7 +30,7 @@ import psutil  # type: ignore[import-untyped]
 from .hours import Hours, Rest
 from .pause import has_left, paused
 from .policy_file import read_owned
-from .renewals import Renewals
+from .renewals import Renewals, drawn
 from .sd_notify import Notifier
 from .status_file import SAID_EVERY_S, AgentStatus, write_agent
 from ..host.processes import Supervisor
@@ -50,6 +51,8 @@ FIRST_S, LONGEST_S = 15.0, 600.0
 PATIENCE_S = 30.0
 STABLE_S = 300.0
 """A SuperNode that ran for so long begins the pauses anew."""
+GONE_S = 3600.0
+"""Pause, at most, of a device whose CA says that it is no node: it was removed."""
 TASK = "flower_launcher"
 """In the command line of a ClientApp."""
 TERMINATED, INTERRUPTED = 0, 130
@@ -109,12 +112,15 @@ class Agent:
         except UmbelError as error:
             if time.monotonic() - began > STABLE_S:
                 self._pause = FIRST_S
-            self._next = time.monotonic() + self._pause
             self._fault(str(error))
-            until = time.time() + self._pause
-            self._tell(state="waiting", detail="", program=0, until=until)
+            self._later(self._pause)
             self._pause = min(2 * self._pause, LONGEST_S)
             self._renewals.soon(time.monotonic())  # its answer may say why
+
+    def _later(self, pause: float) -> None:
+        """Have no SuperNode for a time."""
+        self._next = time.monotonic() + pause
+        self._tell(state="waiting", detail="", program=0, until=time.time() + pause)
 
     def _keep(self, supervisor: Supervisor) -> None:
         """Watch the SuperNode while it may run."""
@@ -129,8 +135,10 @@ class Agent:
                     count = self._status.restarts + 1
                     self._tell(program=supervisor.pid(NODE), restarts=count)
             self._look()
-            changed = self._written() != files
-            if self._rests(supervisor.pid(NODE)) or (changed and not _works(supervisor.pid(NODE))):
+            node = supervisor.pid(NODE)
+            if self._rests(node) or time.monotonic() < self._next:
+                return
+            if self._written() != files and not _works(node):
                 return
             self._wait()
 
@@ -176,6 +184,8 @@ class Agent:
         renewal = self._renewals.look(now)
         if renewal is not None and renewal.error:
             self._fault(renewal.error)
+            if renewal.gone:
+                self._later(drawn(GONE_S))
         elif renewal is not None:
             self._tell(renewed=time.time())
         if now - self._said > SAID_EVERY_S:

@@ -1,6 +1,7 @@
-"""`umbel client renew`: new certificates for this device; with `--due`, the agent's child.
+"""`umbel client renew`: new certificates for this device. The module alone is the agent's child.
 
-The child is started as `renew_cli --due DIR`. It prints `next SECONDS`, when to look again.
+`renew_cli --due DIR` renews what is old, `--ask` whatever there is. It prints `next SECONDS`, when
+to look again; status 2 is an error that it names, 3 that the CA knows no such node.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import typer
 
 from .options import Device, Form, Format, device_place
 from .renew import renew
+from .renewals import CAUSE_SAID, GONE
+from ..protocol.enrolment import Declined
 from ..protocol.errors import UmbelError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -33,13 +36,16 @@ def _say(line: str) -> None:
     print(f"umbel: {line}", file=sys.stderr, flush=True)
 
 
-def main(directory: Path) -> int:
-    """Renew what is due, for the agent; returns the exit status."""
+def main(directory: Path, *, due: bool) -> int:
+    """Renew for the agent; returns the exit status."""
     try:
-        done = renew(directory, _say, due=True)
+        done = renew(directory, _say, due=due)
+    except Declined as error:
+        _say(str(error))
+        return GONE if error.code in {"removed", "unknown node", "other keys"} else CAUSE_SAID
     except (UmbelError, OSError) as error:
         _say(str(error))
-        return 2
+        return CAUSE_SAID
     if done.renewed:
         _say(f"the certificates hold until {done.until:%F %R} UTC")
     print(f"next {done.next_s:.0f}")
@@ -47,4 +53,4 @@ def main(directory: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[2]), due=sys.argv[1] == "--due"))

@@ -1,9 +1,11 @@
 """The agent's side of renewal: a short-lived child does it, this starts the child when it is due.
 
 The child (renew.py) imports cryptography and httpx, 40 MB that nobody needs between two renewals.
-It looks whether the certificates need it, and prints `next SECONDS`, when to look again. A child
-that fails, because the server is away, is followed by another after a pause that doubles, up to
-`LONGEST_S`; none waits for longer than `MOST_S`. Pauses are drawn at random, so that the devices
+It looks whether the certificates need it, and prints `next SECONDS`, when to look again. Told to
+(`soon`), it asks the CA whether they need it or not: an answer says that this is a node still.
+
+A child that fails, because the server is away, is followed by another after a pause that doubles,
+up to `LONGEST_S`; none takes longer than `MOST_S`. Pauses are drawn at random, so that the devices
 of a site that had no power do not come all at once.
 """
 
@@ -29,8 +31,8 @@ MOST_S = 120.0
 """How long a child may take; then it is killed, and counts as failed."""
 START_S = 5.0
 """The first look comes within so much of the agent's start."""
-CAUSE_SAID = 2
-"""Status of a child whose last line says what is wrong."""
+CAUSE_SAID, GONE = 2, 3
+"""Status of a child whose last line says what is wrong, and of one that is no node any more."""
 _NEXT = re.compile(rb"next ([0-9]{1,9})\n")
 _DAY_S = 86400.0
 
@@ -41,6 +43,8 @@ class Renewal:
 
     error: str
     """One line; empty where all is well."""
+    gone: bool = False
+    """Whether the CA says that this is no node of its federation, or no longer."""
 
 
 class Renewals:
@@ -52,11 +56,11 @@ class Renewals:
         self._child: subprocess.Popen[bytes] | None = None
         self._until = 0.0
         self._pause = FIRST_S
-        self._next = now + _drawn(START_S)
+        self._next, self._ask = now + drawn(START_S), False
 
     def soon(self, now: float) -> None:
-        """Look at once: something says that this node is not welcome."""
-        self._next = min(self._next, now)
+        """Ask the CA at once: it seems that this node is not welcome."""
+        self._next, self._ask = min(self._next, now), True
 
     def look(self, now: float) -> Renewal | None:
         """Start a child that is due; return how one ended, if one did since the last call.
@@ -82,8 +86,9 @@ class Renewals:
             self._child = None
 
     def _start(self, now: float) -> Renewal | None:
+        flag, self._ask = "--ask" if self._ask else "--due", False
         command = module_command(
-            sys.executable, str(__package__), "renew_cli", "--due", str(self._directory)
+            sys.executable, str(__package__), "renew_cli", flag, str(self._directory)
         )
         try:
             with open(self._log, "ab", opener=private) as log:
@@ -104,19 +109,19 @@ class Renewals:
         self._child = None
         match = _NEXT.fullmatch(said)
         if child.returncode or match is None:
-            named = child.returncode == CAUSE_SAID
-            what = last_line(self._log).removeprefix("umbel: ")
-            return self._failed(now, what if named else f"renewal: {how}")
+            named = child.returncode in {CAUSE_SAID, GONE}
+            what = last_line(self._log).removeprefix("umbel: ") if named else f"renewal: {how}"
+            return self._failed(now, what, gone=child.returncode == GONE)
         self._pause = FIRST_S
-        self._next = now + _drawn(min(float(match[1]), _DAY_S))
+        self._next = now + drawn(min(float(match[1]), _DAY_S))
         return Renewal("")
 
-    def _failed(self, now: float, what: str) -> Renewal:
-        self._next = now + _drawn(self._pause)
+    def _failed(self, now: float, what: str, *, gone: bool = False) -> Renewal:
+        self._next = now + drawn(self._pause)
         self._pause = min(2 * self._pause, LONGEST_S)
-        return Renewal(what)
+        return Renewal(what, gone)
 
 
-def _drawn(seconds: float) -> float:
+def drawn(seconds: float) -> float:
     """Return a pause between half of `seconds` and all of it."""
     return seconds * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

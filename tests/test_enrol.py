@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import stat
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from umbel.clients.device_files import DeviceFiles
 from umbel.clients.enrol import Enrolled, enrol
 from umbel.clients.policy import Policy
 from umbel.clients.renew import renew
+from umbel.clients.renewals import Renewal, Renewals
 from umbel.host import whole_file
 from umbel.protocol.enrolment import Declined
 from umbel.protocol.errors import PeerError, SettingsError, StateError
@@ -343,6 +345,35 @@ def test_a_removed_node_is_told_so_and_keeps_its_files(door: Door, tmp_path: Pat
     with pytest.raises(Declined, match="removed"):
         renew(place, lambda _line: None)
     assert (place / "tls.pem").read_bytes() == before
+
+
+def test_the_agents_child_says_when_to_look_and_that_a_node_is_gone(
+    door: Door, tmp_path: Path
+) -> None:
+    """As the agent does it: a process of its own, never waited for."""
+    place = tmp_path / "device"
+    door.front_is(door.address)
+    enrolled(door.token(), place)
+    renewals = Renewals(place, tmp_path / "renew.log", 0.0)
+
+    def looked(at: float) -> Renewal:
+        end = time.monotonic() + 20
+        while (found := renewals.look(at)) is None:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        return found
+
+    assert renewals.look(0.0) is None
+    assert looked(5.0) == Renewal("")
+    assert renewals.look(5.0 + 1800) is None
+    door.stage.issuer.remove("press-17")
+    renewals.soon(2000.0)
+    found = looked(2000.0)
+    assert found.gone
+    assert found.error.startswith("removed: this node was removed")
+    assert door.seen == ["/v1/ca", "/v1/enrol", "/v1/renew"]
+    assert renewals.look(2001.0) is None
+    renewals.close()
 
 
 def test_a_front_that_is_away_is_one_line(door: Door, tmp_path: Path) -> None:
