@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 PAUSE_S, LONGEST_S = 1.0, 8.0
 """Before the second such start, and the most before a later one: each pause is twice the last. The
 first is at once."""
+_DOWN = "end it, by a signal or `umbel down`"
 LEFTOVERS_S = 1.0
 """What a crashed supervisor left has so long to end by itself; nobody waits for its work."""
 SETTLED_S = 15.0
@@ -393,6 +394,6 @@ def lock(folder: Path) -> int:
     except OSError as error:
         os.close(descriptor)
         raise StateError(
-            str(folder), "no other `umbel up`", "one that runs", "end it with `umbel down`"
+            str(folder), "no other `umbel up` or `umbel server up` there", "one that runs", _DOWN
         ) from error
     return descriptor

@@ -48,6 +48,8 @@ Over Flower   flower_server_app.py is the ServerApp of a task, flower_train.py a
               flower_control.py is the SuperLink's Control API, flower_programs.py the server's
               programs, as `umbel up` and `umbel server up` start them, flower_lives.py the
               ServerApps of one run, when one was killed, flower_output.py what they print.
+              flower_up.py is the running server, flower_app_run.py one app on it, up_cli.py
+              `umbel server up`.
 Membership    federation_files.py is a federation's directory, federation_init.py makes one,
               server_toml.py is what its operator decides. issuer.py gives nodes their certificates
               by tokens (token_terms.py) and takes them, and keeps the member list: with

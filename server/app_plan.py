@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 ROUNDS = ("rounds", "num-server-rounds")
 """How an app may call its number of rounds, our name first."""
+FLOORS: dict[str, Value] = {"min-members": 5, "min-survivors": 4}
+"""What a device's policy demands where nobody has changed it: a run that promises less is refused.
+A federation of `umbel up` writes smaller ones into the policies that it makes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,8 +60,10 @@ def plan_app(
     declared, own = read_tables(app)
     if "clients" in given:
         raise SettingsError("run-config", "--clients for the number of clients", "clients")
-    more = {} if clients is None else {"clients": clients}
+    more: dict[str, Value] = {} if clients is None else {"clients": clients}
     config, rest = split(given, declared)
+    said = {*declared, *own, *rest}
+    rest = {key: floor for key, floor in FLOORS.items() if secure and key not in said} | rest
     table, settings = checked(declared, own, config, {**rest, **more}, secure=secure)
     wanted = int(table["clients"])
     check_clients(settings, wanted)

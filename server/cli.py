@@ -14,6 +14,7 @@ class _Server(LazyGroup):
         "remove": Part("server.remove_cli", "Revoke a node, at once and for good."),
         "issuer": Part("server.issuer_cli", "Run the issuing CA: enrolment, renewal, member list."),
         "roll-ca": Part("server.roll_ca_cli", "Make a new issuing CA under the same root."),
+        "up": Part("server.up_cli", "Run a federation's server, made from nothing if need be."),
         "front": Part("server.front_cli", "Run the front: the HTTPS port before the SuperLink."),
         "doctor": Part("server.doctor_cli", "Say what is wrong with a federation's server."),
         "status": Part("server.status_cli", "Show programs, runs and nodes, and why one is idle."),
@@ -34,5 +35,5 @@ app = typer.Typer(
 def _server() -> None:
     """Make and run a federation's server, and look after it.
 
-    Example: umbel server front --federation DIR --superlink 127.0.0.1:8000
+    Example: umbel server up --names fl.example.org --token press-17
     """

@@ -33,7 +33,7 @@ from .core_log import Lines, console
 from .core_service import Core
 from .core_socket import CoreSocket
 from .core_watch import Watched, read_leaf, read_trust
-from .federation_files import ISSUING, MEMBERS
+from .federation_files import ISSUING, MEMBERS, leaf_names
 from .hosts_cli import all_hosts, check_hosts, spread, wing
 from ..protocol.certificates import fingerprint
 from ..protocol.errors import SettingsError, StateError
@@ -141,7 +141,7 @@ class Federation:
             key = (directory / "gateway.key").read_bytes()
             root = x509.load_pem_x509_certificate(root_pem)
             leaf = x509.load_pem_x509_certificate(chain)
-            names = _names(leaf)
+            names = leaf_names(leaf)
             name = root.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value
         except OSError as error:
             where = str(error.filename or directory)
@@ -155,12 +155,6 @@ class Federation:
     def ca(self) -> str:
         """SHA-256 of the root certificate, hex."""
         return fingerprint(self.root.public_bytes(Encoding.DER)).hex()
-
-
-def _names(certificate: x509.Certificate) -> list[str]:
-    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    addresses = [str(address) for address in found.get_values_for_type(x509.IPAddress)]
-    return [*found.get_values_for_type(x509.DNSName), *addresses]
 
 
 async def serve(

@@ -231,7 +231,6 @@ def server_leaf(
 
 
 def leaf_names(leaf: x509.Certificate) -> list[str]:
-    """Return the DNS names and IP addresses that a server's certificate bears."""
+    """Return the DNS names and IP addresses that a server's certificate bears, in its order."""
     found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    addresses = [str(address) for address in found.get_values_for_type(x509.IPAddress)]
-    return [*found.get_values_for_type(x509.DNSName), *addresses]
+    return [str(name.value) for name in found if isinstance(name, x509.DNSName | x509.IPAddress)]
