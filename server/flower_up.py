@@ -30,6 +30,7 @@ from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from .flower_programs import Place
     from .server_toml import ServerSettings
@@ -40,6 +41,7 @@ START_S = 90.0
 LAST_S = 10.0
 """How long a ServerApp may take to go when its round has ended."""
 LOOK_S = 2.0
+_LEAF = "superlink.pem"
 _ANY = {"0.0.0.0": "127.0.0.1", "[::]": "127.0.0.1"}  # noqa: S104 - what they listen on
 
 
@@ -65,7 +67,7 @@ class ServerUp:
         self.place, self._settings, self._say = place, settings, say
         self._ranks, self._env = ranks, dict(env or {})
         self._online: set[str] | None = None
-        self._next_look = 0.0
+        self._next_look, self._leaf = 0.0, _made(place.folder / _LEAF)
         self._end_by: float | None = None
         self.supervisor = Supervisor(place.folder)
         try:
@@ -138,6 +140,11 @@ class ServerUp:
         if now < self._next_look:
             return
         self._next_look = now + LOOK_S
+        leaf = _made(self.place.folder / _LEAF)
+        if leaf != self._leaf:  # Flower reads it at its start only, and this may be in 60 days
+            self._leaf = leaf
+            self._say("the SuperLink starts anew, with a new certificate")
+            self.supervisor.kill(programs.SUPERLINK)
         with suppress(StateError):  # the SuperLink is away for a moment
             states = self.control.nodes()
             online = {name for name, state in states.items() if state.status == ONLINE}
@@ -198,3 +205,11 @@ class ServerUp:
             holds, what, self.supervisor, watch=self.supervisor.watch, say=self._say,
             vital=programs.SERVERS, seconds=START_S,
         )  # fmt: skip
+
+
+def _made(file: Path) -> int:
+    """Return when a file was written; one that is not there is another one when it comes."""
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -10,11 +12,14 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from umbel.host.programs import Program
 from umbel.protocol.enrolment import (
     EnrolAnswer,
 )
 from umbel.protocol.errors import Malformed, SettingsError
 from umbel.server.federation_init import make
+from umbel.server.flower_programs import SUPERLINK, Place
+from umbel.server.flower_up import ServerUp
 from umbel.server.roll_ca import roll
 from umbel.server.server_toml import ServerSettings
 from umbel.tests.issuing import DAY, NOW, Clock, Keys, Stage, settings
@@ -175,3 +180,21 @@ def test_an_answer_that_is_cut_or_widened_is_no_answer(stage: Stage) -> None:
     ):  # fmt: skip
         with pytest.raises(Malformed):
             EnrolAnswer.parse(json.dumps(good | change).encode())
+
+
+def test_a_superlink_starts_anew_with_its_new_certificate(stage: Stage, tmp_path: Path) -> None:
+    said: list[str] = []
+    place = Place(home=tmp_path, folder=stage.folder)
+    with ServerUp(place, ServerSettings.read(stage.folder), said.append) as server:
+        command = (sys.executable, "-c", "import time; time.sleep(60)")
+        server.supervisor.start(Program(name=SUPERLINK, command=command, restart=True))
+        first = server.supervisor.pid(SUPERLINK)
+        server.watch(0.0)
+        assert said == []
+        stage.clock.now += 61 * DAY
+        stage.issuer.refresh()
+        until = time.monotonic() + 20
+        while server.supervisor.pid(SUPERLINK) == first:
+            server.watch(until)
+            assert time.monotonic() < until
+    assert said[0] == "the SuperLink starts anew, with a new certificate"
