@@ -10,10 +10,12 @@ import itertools
 import os
 import signal
 import time
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import pytest
 
+from umbel.clients.apps import APPROVED, Apps
 from umbel.protocol import messages_pb2 as pb
 from umbel.server.flower_control import build_bundle
 from umbel.server.run_directory import RunDirectory, sweep
@@ -218,12 +220,45 @@ def test_an_unapproved_bundle_is_not_imported(federation: UpStage) -> None:
     client = federation.up.wanted.app / "staged" / "client_app.py"
     line = f"open({str(marker)!r}, 'w').close()\n"
     client.write_text(line + client.read_text())
-    answers = federation.answers(build_bundle(federation.up.wanted.app), "127.0.0.1:1", "00" * 32)
-    assert len(answers) == len(NAMES)
-    assert {answer["said"] for answer in answers} == {"error"}
+    assert codes(federation) == [pb.REASON_APP_NOT_ALLOWED] * len(NAMES)
     assert not marker.exists()
     for name in NAMES:
         assert "nothing of it was installed" in federation.logs()[name]
+
+
+def test_a_new_bundle_waits_on_every_device_and_one_changed_byte_waits_again(
+    federation: UpStage,
+) -> None:
+    """The bundle of the test before, which writes a file when it is imported."""
+    marker = federation.stage / "imported"
+    client = federation.up.wanted.app / "staged" / "client_app.py"
+    devices = [federation.up.wanted.folder / "nodes" / name for name in NAMES]
+    before = [(device / "policy.toml").read_text() for device in devices]
+    for device, text in zip(devices, before, strict=True):
+        (device / "policy.toml").write_text(text.replace("approve = false", "approve = true"))
+    first = sha256(build_bundle(federation.up.wanted.app)).hexdigest()
+    assert codes(federation) == [pb.REASON_APP_NOT_ALLOWED] * len(NAMES)
+    client.write_text(client.read_text().replace("'w'", "'a'", 1))
+    changed = sha256(build_bundle(federation.up.wanted.app)).hexdigest()
+    assert codes(federation) == [pb.REASON_APP_NOT_ALLOWED] * len(NAMES)
+    assert not marker.exists()
+    for device in devices:
+        assert {s: k.state for s, k in Apps(device).known().items()} == {
+            first: "waiting", changed: "waiting"
+        }  # fmt: skip
+    Apps(devices[0]).decide(changed, APPROVED)
+    refused = [pb.REASON_APP_NOT_ALLOWED] * (len(NAMES) - 1)
+    assert codes(federation) == sorted([pb.REASON_OTHER_FEDERATION, *refused])
+    assert marker.exists()  # so the marker shows what it should
+    for device, text in zip(devices, before, strict=True):
+        (device / "policy.toml").write_text(text)
+
+
+def codes(federation: UpStage) -> list[int]:
+    """Return what the devices answer to an invitation with the app as it is now."""
+    bundle = build_bundle(federation.up.wanted.app)
+    answers = federation.answers(bundle, "127.0.0.1:1", "00" * 32)
+    return sorted(answer["said"]["code"] for answer in answers)
 
 
 # ---- at the end ----------------------------------------------------------------------------------
