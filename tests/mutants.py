@@ -30,6 +30,7 @@ from umbel.tests import (
     guards_care,
     guards_issuer,
     guards_joining,
+    guards_owner,
     guards_policy,
     guards_server,
 )  # fmt: skip
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 GUARDS = [
     *guards.GUARDS, *guards_server.GUARDS, *guards_care.GUARDS, *guards_policy.GUARDS,
-    *guards_joining.GUARDS, *guards_issuer.GUARDS,
+    *guards_joining.GUARDS, *guards_issuer.GUARDS, *guards_owner.GUARDS,
 ]  # fmt: skip
 ROOT = Path(__file__).resolve().parents[1]
 PASSED, FAILED, NOTHING = 0, 1, 5  # pytest's exit codes
