@@ -68,7 +68,8 @@ Care          backup.py puts what a server needs into an archive.py, sealed by s
               backup_cli.py and restore_cli.py are commands, care_options.py has their options.
               status.py gathers how a server is, for status_cli.py: of the core service, which shows
               core_view.py, by core_status.py; of runs by status_records.py. status_nodes.py says
-              why a node does not contribute, in the words of status_words.py.
+              why a node does not contribute, in the words of status_words.py. support.py gathers
+              what a bug report needs, for support_cli.py.
 The doctor    doctor_cli.py is `umbel server doctor`, doctor.py its probes,
               doctor_files.py those of the federation's directory, doctor_live.py of what runs.
 Commands      cli.py is `umbel server`.

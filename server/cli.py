@@ -18,6 +18,7 @@ class _Server(LazyGroup):
         "front": Part("server.front_cli", "Run the front: the HTTPS port before the SuperLink."),
         "doctor": Part("server.doctor_cli", "Say what is wrong with a federation's server."),
         "status": Part("server.status_cli", "Show programs, runs and nodes, and why one is idle."),
+        "support": Part("server.support_cli", "Gather what a bug report needs, without secrets."),
         "backup": Part("server.backup_cli", "Write what a server needs to go on into one file."),
         "restore": Part("server.restore_cli", "Put a server where there is none, from a backup."),
     }

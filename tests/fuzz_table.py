@@ -67,6 +67,7 @@ READERS: dict[str, str] = {
     "clients/renew.py": "device_files.tls, certificate; device_files.tls, key",
     "clients/flower_node.py": "an SSH key of this device's own making; test_flower_node.py",
     "clients/flower_trainer.py": "its parent's own environment variable",
+    "clients/grpc_measure.py": "a gateway's head of fixed size; test_grpc_measure.py",
     "clients/grpc_session.py": "what wire.parse_to_client has accepted",
     "clients/history_file.py": "history_file.read_history, bytes; "
     "history_file.read_history, cells; history, written on",
@@ -74,6 +75,7 @@ READERS: dict[str, str] = {
     "clients/pause.py": "pause.paused",
     "clients/pipe.py": "pipe.receive; pipe.receive, header",
     "clients/policy.py": "policy.load",
+    "clients/status.py": "doctor_files, certificate",
     "clients/status_file.py": "status_file.read_agent; status_file.read_session",
     "clients/bounds.py": "its parent's own words; test_bounds.py",
     "clients/hours.py": "what the policy's own reader refuses too; test_hours.py",
@@ -125,5 +127,7 @@ READERS: dict[str, str] = {
     "simulation/link.py": "messages of this process, to count them",
     "host/doctor_tls.py": "doctor_tls, certificate; doctor_tls, page",
     "host/doctor_machine.py": "what a process of its own says of imports",
+    "host/bundle.py": "it writes an archive, and reads none",
+    "host/known_secrets.py": "keys of this user's own directories; test_attacks_support.py",
     "host/processes.py": "processes.read_state",
 }

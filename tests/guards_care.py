@@ -8,7 +8,27 @@ ARCHIVE = "server/archive.py"
 SEALING = "server/sealing.py"
 RESTORE = "server/restore.py"
 
+BUNDLE = "host/bundle.py"
+SUPPORT = "server/support.py"
+
 GUARDS = [
+    off(
+        "_support::test_a_secret_that_came_in_by_an_open_door_ends_it[cause]",
+        BUNDLE,
+        "if found := self._secrets.found_in(data):",
+    ),
+    out(
+        "_support::test_planted_secrets_are_in_no_part",
+        BUNDLE,
+        ("LEFT_OUT if self._secrets.found_in(line) else line", "line"),
+        ('self._secrets.without(b"\\n".join(kept), LEFT_OUT)', 'b"\\n".join(kept)'),
+        ("if found := self._secrets.found_in(data):", "if found := False:"),
+    ),
+    out(
+        "_support::test_planted_secrets_are_in_no_part",
+        SUPPORT,
+        ("settings = {key: config[key] for key in SETTINGS if key in config}", "settings = config"),
+    ),
     out(
         "_archive::test_a_name_that_leads_elsewhere_is_written_nowhere",
         ARCHIVE,
