@@ -144,7 +144,7 @@ def test_an_account_that_cannot_reach_the_device_is_told(
 # ---- a manager that runs -------------------------------------------------------------------------
 
 _MANAGER = """
-mount -t tmpfs none /run && mkdir -p /run/systemd/system /run/user && chmod 700 /run/user
+mount -t tmpfs none /run && mkdir -p /run/systemd/system /run/manager && chmod 700 /run/manager
 mount -t tmpfs none /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup
 mkdir -p /sys/fs/cgroup/$1 && echo $$ > /sys/fs/cgroup/$1/cgroup.procs
 exec /usr/lib/systemd/systemd --user
@@ -158,7 +158,7 @@ class Manager:
         self.home, self._group = home, f"umbel-{os.getpid()}"
         self._environment = os.environ | {
             "HOME": str(home), "XDG_CONFIG_HOME": str(home / "config"),
-            "XDG_RUNTIME_DIR": "/run/user", "UMBEL_HOME": str(home / "umbel"),
+            "XDG_RUNTIME_DIR": "/run/manager", "UMBEL_HOME": str(home / "umbel"),
         }  # fmt: skip
         command = ["unshare", "--mount", "--cgroup", "bash", "-c", _MANAGER, "-", self._group]
         with open(home / "manager.log", "wb") as log:

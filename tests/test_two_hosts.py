@@ -1,6 +1,7 @@
 """From nothing to a device that trains, on two hosts: one command there, two on each device.
 
-The server's host is a network namespace behind a wire, with ports of its own; the devices are here.
+The server's host is a network namespace behind a wire, with ports of its own; the devices are here,
+and in one test the first of them is a service within the walls of its unit.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import httpx
 import pytest
 
 from umbel.clients.status_file import read_agent
+from umbel.clients.unit_file import Unit
+from umbel.tests.test_install import MANAGER, Manager
 from umbel.tests.test_namespaces import Namespace
 
 if TYPE_CHECKING:
@@ -60,6 +63,13 @@ class Host:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=self._environment, start_new_session=True
             )
+
+    def ready(self) -> None:
+        """Bring it up, and wait until devices can come."""
+        self.up(ROOT / "examples" / "digits")
+        self.until(lambda: len(self.tokens()) == len(NAMES), 60, "the tokens")
+        self.until(lambda: {FRONT, GATEWAY} <= self.listening(), 90, "front and gateway")
+        self.until(lambda: "waits for its nodes" in self.lines(), 90, "the server")
 
     def said(self) -> list[dict[str, Any]]:
         """Return what it has printed."""
@@ -151,28 +161,79 @@ def host(tmp_path: Path) -> Iterator[Host]:
     found.close()
 
 
-def test_one_command_there_and_two_here_and_only_two_doors_are_open(
-    host: Host, tmp_path: Path
-) -> None:
-    host.up(ROOT / "examples" / "digits")
-    host.until(lambda: len(host.tokens()) == len(NAMES), 60, "the tokens")
-    host.until(lambda: {FRONT, GATEWAY} <= host.listening(), 90, "front and gateway")
-    host.until(lambda: "waits for its nodes" in host.lines(), 90, "the server")
+@pytest.fixture
+def devices(tmp_path: Path) -> Iterator[dict[str, Device]]:
+    """Three devices that agree to rounds of three; none is enrolled."""
     policy = tmp_path / "policy.toml"
     policy.write_text(POLICY)
     with ExitStack() as stack:
-        devices = {name: Device(tmp_path / name, policy) for name in NAMES}
-        for name, device in devices.items():
-            assert f"this device is {name}" in device.enrol(host.tokens()[name])
+        found = {name: Device(tmp_path / name, policy) for name in NAMES}
+        for device in found.values():
             stack.callback(device.close)
-            device.up()
-        _only_two_doors(host, devices[NAMES[0]].place / "ca.pem")
+        yield found
+
+
+def test_one_command_there_and_two_here_and_only_two_doors_are_open(
+    host: Host, devices: dict[str, Device]
+) -> None:
+    host.ready()
+    for name, device in devices.items():
+        assert f"this device is {name}" in device.enrol(host.tokens()[name])
+        device.up()
+    _only_two_doors(host, devices[NAMES[0]].place / "ca.pem")
+    host.until(lambda: "is over" in host.lines(), 180, "the run")
+    assert "round 3/3  3 of 3 clients" in host.lines()
+    for device in devices.values():
+        found = read_agent(device.place)
+        assert found is not None
+        assert (found.state, found.restarts) == ("up", 0)
+
+
+# What a manager in namespaces of its own cannot build, or would hide these tests' files.
+_ELSEWHERE = (
+    *("User=", "After=", "Wants=", "PrivateTmp=", "ProtectHome="),
+    *("ProtectKernelLogs=", "ProtectKernelTunables="),
+)
+
+
+@pytest.mark.skipif(
+    not MANAGER.exists() or shutil.which("nsenter") is None,
+    reason="a manager of one's own needs systemd and namespaces",
+)
+def test_a_device_within_the_walls_of_its_service_trains(
+    host: Host, devices: dict[str, Device], tmp_path: Path
+) -> None:
+    """Without a capability, with the unit's system calls and the policy's own bounds inside."""
+    host.ready()
+    bounded = f"{POLICY}[limits]\nmemory = 4000000000\nthreads = 1\ndata_roots = ['/usr/share']\n"
+    (tmp_path / "policy.toml").write_text(bounded)
+    for name, device in devices.items():
+        device.enrol(host.tokens()[name])
+    first, *others = devices.values()
+    for device in others:
+        device.up()
+    unit = Unit(
+        federation="fleet", directory=first.place, home=first.home, python=sys.executable,
+        account="umbel", memory="2G", homes=False,
+    )  # fmt: skip
+    lines = [line for line in unit.text().splitlines() if not line.startswith(_ELSEWHERE)]
+    folder = tmp_path / "config" / "systemd" / "user"
+    folder.mkdir(parents=True)
+    (folder / unit.name).write_text("\n".join(lines))
+    manager = Manager(tmp_path)
+    try:
+        manager.run("systemctl", "--user", "daemon-reload")
+        done = manager.run("systemctl", "--user", "start", unit.name)
+        assert done.returncode == 0, done.stderr
+        process = manager.shown(unit.name)["MainPID"]
+        status = Path(f"/proc/{process}/status").read_text()
+        assert "CapBnd:\t0000000000000000" in status
+        assert "Seccomp:\t2" in status
         host.until(lambda: "is over" in host.lines(), 180, "the run")
         assert "round 3/3  3 of 3 clients" in host.lines()
-        for device in devices.values():
-            found = read_agent(device.place)
-            assert found is not None
-            assert (found.state, found.restarts) == ("up", 0)
+        assert manager.shown(unit.name)["NRestarts"] == "0"
+    finally:
+        manager.close()
 
 
 def _only_two_doors(host: Host, ca: Path) -> None:
