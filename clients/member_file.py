@@ -46,6 +46,7 @@ def keep(directory: Path, raw: bytes) -> None:
     """Keep a list that was verified, unless a newer one is there; durable when this returns.
 
     Raises:
+        SettingsError: What is there cannot be read, or others could have written it.
         StateError: It cannot be written, or what is there is no list.
     """
     try:

@@ -32,7 +32,7 @@ class Others:
 
         Raises:
             Refused: `member list`: the list is none to go by, and the one before stays.
-            StateError: It could not be kept.
+            SettingsError, StateError: It could not be kept.
         """
         self._membership.learn(trust.issuing)
         if trust.members:

@@ -148,7 +148,7 @@ class Session:
         """Take over the issuing CAs and the member list; a list that is none changes nothing."""
         try:
             self._others.trust(trust)
-        except StateError as error:  # as with the journal: what cannot remember does not take part
+        except (SettingsError, StateError) as error:  # as with the journal: who cannot remember
             self._unfit = str(error)
             self._device.log(self._unfit)
         except Refused as error:

@@ -30,6 +30,7 @@ from umbel.tests import (
     guards_care,
     guards_issuer,
     guards_joining,
+    guards_members,
     guards_owner,
     guards_policy,
     guards_server,
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from umbel.tests.guards import Guard
 
 GUARDS = [
-    *guards.GUARDS, *guards_server.GUARDS, *guards_care.GUARDS, *guards_policy.GUARDS,
+    *guards.GUARDS, *guards_members.GUARDS,
+    *guards_server.GUARDS, *guards_care.GUARDS, *guards_policy.GUARDS,
     *guards_joining.GUARDS, *guards_issuer.GUARDS, *guards_owner.GUARDS,
 ]  # fmt: skip
 ROOT = Path(__file__).resolve().parents[1]
