@@ -44,6 +44,7 @@ from ..protocol.documents import read_toml
 from ..protocol.errors import Malformed, StateError
 from ..protocol.members import LIFE, MemberList, epoch_of
 from ..protocol.verification import UNREADABLE
+from ..server import registry
 from ..server.federation_files import (
     MEMBERS,
     SERVER_MARGIN,
@@ -67,6 +68,8 @@ SERVER_NAMES = LOOPBACK
 FLOOR = 3
 """Least members and survivors of a cohort here; a device's own defaults are 5 and 4."""
 _NODE_MARGIN = timedelta(days=2)  # of 7
+DAILY_S = 86_400.0
+"""How long a member list is left as it is; it is in force for a week."""
 _CA_MARGIN = timedelta(days=365)  # of 10 years
 
 
@@ -127,6 +130,23 @@ def prepare(folder: Path, name: str, clients: Sequence[Client], now: datetime) -
             "remove the folder; the next `umbel up` makes another",
         ) from error  # fmt: skip
     return DevFederation(folder=folder, name=name, nodes=nodes)
+
+
+def renew(folder: Path, now: datetime) -> bool:
+    """Sign the list of a federation anew and renew what is near its end, once a day; tell if so.
+
+    Raises:
+        StateError: As `prepare`.
+    """
+    try:
+        signed = epoch_of((folder / MEMBERS).read_bytes())
+    except (OSError, Malformed):
+        signed = 0
+    if now.timestamp() - signed < DAILY_S:
+        return False
+    clients = [Client(name=node.name) for node in registry.read(folder).values()]
+    prepare(folder, folder.name, clients, now)
+    return True
 
 
 def write_devices(

@@ -1,7 +1,8 @@
 """What keeps a federation running after `umbel up --keep` has left: `python -m … FOLDER`.
 
 It takes over the programs that `up` handed on, starts again those that end, lets runs go on whose
-ServerApp was killed (flower_kept.py), and ends everything when it is told to by SIGTERM, as `umbel
+ServerApp was killed (flower_kept.py), signs the member list anew each day and renews certificates
+near their end, and ends everything when it is told to by SIGTERM, as `umbel
 down` does, or when a program cannot be kept up.
 """
 
@@ -11,9 +12,11 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .dev_federation import renew
 from .flower_kept import Kept
 from .flower_up import end_bereft, free_key
 from ..host import process_tree as tree
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 START_S = 30.0
 _POLL_S = 0.5
+RENEW_S = 60.0
+"""How long the keeper waits before it looks again whether the CA has something to do."""
 
 
 def hand_over(supervisor: Supervisor) -> int:
@@ -82,18 +87,36 @@ def main(folder: Path) -> int:
         signal.signal(number, stop)
     try:
         with Supervisor.adopt(folder, lambda program: free_key(folder, program)) as supervisor:
-            kept = Kept(supervisor, folder, _say)
+            kept, renewal = Kept(supervisor, folder, _say), _Renewal(folder)
             while True:
                 end_bereft(supervisor, folder)
                 for item in supervisor.watch():
                     _say(f"{item.name} {item.status or item.what}")
                 kept.look(time.monotonic())
+                renewal.look(time.monotonic())
                 time.sleep(_POLL_S)
     except KeyboardInterrupt:
         return 0
     except UmbelError as error:
         print(f"keeper: {error}", file=sys.stderr, flush=True)
         return 1
+
+
+class _Renewal:
+    """Lets the CA do what is due, once a day; what cannot be written now is tried again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._next = folder, float("-inf")
+
+    def look(self, now: float) -> None:
+        if now < self._next:
+            return
+        self._next = now + RENEW_S
+        try:
+            if renew(self._folder, datetime.now(UTC)):
+                _say("the member list is signed anew")
+        except StateError as error:
+            _say(str(error))
 
 
 def _say(line: str) -> None:

@@ -6,6 +6,8 @@ import json
 import ssl
 import stat
 import subprocess
+import sys
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,19 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from umbel.clients.policy import Policy
+from umbel.host.processes import Supervisor
+from umbel.host.programs import Program
 from umbel.protocol.errors import StateError
 from umbel.protocol.membership import Membership
 from umbel.protocol.verification import Verifier
-from umbel.simulation.dev_federation import Client, DevFederation, prepare, write_devices
+from umbel.server.flower_programs import SUPEREXEC
+from umbel.simulation.dev_federation import (
+    Client,
+    DevFederation,
+    prepare,
+    renew,
+    write_devices,
+)
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 CLIENTS = (Client(name="edge-0"), Client(name="edge-1"), Client(name="gpu-0", ddp=2))
@@ -183,6 +194,47 @@ def test_a_list_is_signed_for_a_week_at_each_start_and_none_is_older_than_one_be
         known.check(now + timedelta(days=6))
         epochs.append(known.epoch)
     assert epochs == sorted(set(epochs))
+
+
+def test_once_a_day_the_list_is_signed_anew_and_leaves_are_renewed_near_their_end(
+    made: DevFederation, tmp_path: Path
+) -> None:
+    folder = _copied(made, tmp_path / "dev")
+    before = _content(folder)
+    assert not renew(folder, NOW + timedelta(hours=23))
+    assert _content(folder) == before
+    assert renew(folder, NOW + timedelta(days=6))
+    after = _content(folder)
+    changed = {name for name, content in after.items() if content != before[name]}
+    leaves = {f"nodes/{c.name}/{n}.pem" for c in CLIENTS for n in ("signing", "tls")}
+    assert changed == leaves | {"nodes.json", "members.list"}
+    assert not renew(folder, NOW + timedelta(days=6, hours=1))
+    (folder / "members.list").unlink()
+    assert renew(folder, NOW + timedelta(days=6, hours=1))
+
+
+def test_a_keeper_signs_the_list_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "dev"
+    prepare(folder, "dev", CLIENTS, datetime.now(UTC) - timedelta(days=2))
+    command = (sys.executable, "-c", "import time; time.sleep(600)", "--runtime-api-address", "h:1")
+    supervisor = Supervisor(folder)
+    supervisor.start(Program(name=SUPEREXEC, command=command))
+    old = (folder / "members.list").read_bytes()
+    supervisor.hand_over()
+    keeper = subprocess.Popen([sys.executable, "-m", "umbel.simulation.flower_keeper", str(folder)])
+    try:
+        until = time.monotonic() + 60
+        while (folder / "members.list").read_bytes() == old:
+            assert time.monotonic() < until, "nothing was signed"
+            time.sleep(0.1)
+    finally:
+        keeper.terminate()
+        keeper.wait(60)
+        for run in supervisor._runs.values():  # the children of this process all the same
+            assert run.child is not None
+            run.child.wait(60)
+    known = Membership(_certificate(folder / "ca.pem"), "dev")
+    assert known.take((folder / "members.list").read_bytes(), datetime.now(UTC))
 
 
 def test_leaves_are_renewed_near_their_end_with_id_and_key(
