@@ -91,22 +91,20 @@ def diff(sha: Sha, device: Device = None, form: Form = Format.TEXT) -> None:
 
 
 @app.command(epilog="Example: umbel client apps approve 9f2c0a5e77d1b3c4")
-def approve(sha: Sha, device: Device = None) -> None:
+def approve(sha: Sha, device: Device = None, form: Form = Format.TEXT) -> None:
     """Let a bundle run on this device from its next invitation on; a changed one waits again."""
     place = device_place(device)
     apps, full = _named(place, sha)
     if not _policy(place).approve:
         raise SettingsError("trust.approve", "true in policy.toml", "false", "or list it in apps")
-    known = apps.decide(full, APPROVED)
-    typer.echo(f"approved: {known.app} {known.release} {full}")
+    _told(full, apps.decide(full, APPROVED), form)
 
 
 @app.command(epilog="Example: umbel client apps reject 9f2c0a5e77d1b3c4")
-def reject(sha: Sha, device: Device = None) -> None:
+def reject(sha: Sha, device: Device = None, form: Form = Format.TEXT) -> None:
     """Never let a bundle run here, whoever lists or signs it; what runs now ends by itself."""
     apps, full = _named(device_place(device), sha)
-    known = apps.decide(full, REJECTED)
-    typer.echo(f"rejected: {known.app} {known.release} {full}")
+    _told(full, apps.decide(full, REJECTED), form)
 
 
 def _named(place: Path, sha: str) -> tuple[Apps, str]:
@@ -118,6 +116,14 @@ def _named(place: Path, sha: str) -> tuple[Apps, str]:
         expected = f"{SHORTEST} digits or more of a bundle's SHA-256"
         raise SettingsError("SHA", expected, got, "`umbel client apps list` has them")
     return apps, found[0]
+
+
+def _told(sha: str, known: Known, form: Format) -> None:
+    """Say what was decided."""
+    if form is Format.JSON:
+        typer.echo(json.dumps(_row(sha, known), indent=1))
+    else:
+        typer.echo(f"{known.state}: {known.app} {known.release} {sha}")
 
 
 def _policy(place: Path) -> Policy:

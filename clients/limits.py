@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from . import hooks
 from .hours import within
 from .links import interface_to, listed
-from .usage import FILE, Usage, Used
+from .usage import AHEAD, FILE, Usage, Used
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Refused
 
@@ -206,8 +206,15 @@ def limits_of(files: DeviceFiles) -> Limits:
     Raises:
         StateError: The account is damaged.
     """
-    usage = Usage(files.directory / FILE, files.clock)
+    usage = Usage(files.directory / FILE, files.clock, _ahead(files.policy))
     return Limits(files.policy, usage, files.clock, Place(files.gateway, files.directory / TASKS))
+
+
+def _ahead(policy: Policy) -> Used:
+    """Return how far the file may be ahead: what a kill may cost is a hundredth of the bounds."""
+    bounds = [policy.bytes_per_day, policy.metered_bytes_per_day]
+    least = min([AHEAD.bytes, *(bound // 100 for bound in bounds if bound is not None)])
+    return Used(least, least, min(AHEAD.rounds, policy.rounds_per_day // 100))
 
 
 def taken(folder: Path) -> int:

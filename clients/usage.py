@@ -6,8 +6,8 @@ HOUR is an hour since 1970 by the device's own clock. An hour counts until all o
 hours past, so a limit is never exceeded in any 24 hours. Hours that lie ahead, because a clock was
 set back, count likewise, and those further off than a day are forgotten.
 
-What is written is ahead of what was used: by `AHEAD_BYTES`, by `AHEAD_ROUNDS`, or by more where the
-caller is about to use it. A process that is killed leaves more on the account than it used, never
+What is written is ahead of what was used: by `AHEAD`, or by more where the caller is about to use
+it. A process that is killed leaves more on the account than it used, never
 less, and the disk is not asked for every byte. Who closes it writes down what was used.
 
 One process at a time: the caller holds the journal's lock.
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE = "usage.json"
-AHEAD_BYTES = 1 << 20
-AHEAD_ROUNDS = 10
 HOUR = 3600
 DAY_HOURS = 24
 _MOST = 2 * DAY_HOURS + 2
@@ -50,16 +48,19 @@ class Used(NamedTuple):
         return Used(*(a + b for a, b in zip(self, other, strict=True)))
 
 
+AHEAD = Used(1 << 20, 1 << 20, 10)
+
+
 class Usage:
     """The account of one device; without a file it lives as long as this object."""
 
-    def __init__(self, file: Path | None, now: Callable[[], datetime]) -> None:
-        """Read what earlier processes used.
+    def __init__(self, file: Path | None, now: Callable[[], datetime], ahead: Used = AHEAD) -> None:
+        """Read what earlier processes used; `ahead` is how far the file is ahead of this one.
 
         Raises:
             StateError: The file is damaged, or others could have written it.
         """
-        self._file, self._now = file, now
+        self._file, self._now, self._ahead = file, now, ahead
         self._earlier: dict[int, Used] = {}
         self._own: dict[int, Used] = {}
         self._durable, self._at = Used(), 0
@@ -99,8 +100,7 @@ class Usage:
         needed = self._total.plus(wanted)
         short = any(now > kept for now, kept in zip(needed, self._durable, strict=True))
         if short or self._hour() != self._at:
-            metered = AHEAD_BYTES if needed.metered else 0
-            least = Used(AHEAD_BYTES, metered, AHEAD_ROUNDS)
+            least = self._ahead if needed.metered else self._ahead._replace(metered=0)
             self._write(Used(*map(max, wanted, least)))
 
     def close(self) -> None:

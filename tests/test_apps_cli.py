@@ -66,6 +66,8 @@ def test_every_command_that_shows_speaks_json(
     assert (shown["state"], shown["files"]["code.py"]) == ("waiting", 4)
     compared = json.loads(said(capsys, "diff", sha(ONE), "--format", "json"))
     assert (compared["old"], len(compared["changes"])) == (None, 2)
+    decided = json.loads(said(capsys, "approve", sha(ONE), "--format", "json"))
+    assert (decided["state"], decided["sha256"]) == ("approved", sha(ONE))
 
 
 def test_a_rejected_bundle_is_forgotten_and_refused(

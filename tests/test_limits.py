@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from umbel.clients.limits import ASK_S, Limits, Place, taken
+from umbel.clients.limits import ASK_S, Limits, Place, _ahead, taken
 from umbel.clients.policy import Policy
 from umbel.clients.usage import FILE, Usage, Used
 from umbel.protocol import messages_pb2 as pb
@@ -134,6 +134,21 @@ def test_what_tasks_have_written_and_a_model_must_fit_the_disk(tmp_path: Path) -
     stand.limits.check(1 << 20)
     assert "limits.disk is 3145728" in stand.refused("disk", 2 << 20)
     assert taken(tmp_path / "absent") == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "ahead"),
+    [
+        ({}, (1 << 20, 1 << 20, 10)),
+        ({"bytes_per_day": 5000, "rounds_per_day": 250}, (50, 50, 2)),
+        ({"bytes_per_day": 10**12, "rounds_per_day": 7}, (1 << 20, 1 << 20, 0)),
+        ({"metered_bytes_per_day": 0, "metered_interfaces": ()}, (0, 0, 10)),
+    ],
+)
+def test_a_kill_costs_a_hundredth_of_a_bound_at_most(
+    policy: dict[str, Any], ahead: tuple[int, int, int]
+) -> None:
+    assert _ahead(Policy(**policy)) == ahead
 
 
 def test_a_round_is_on_the_account_before_it_moves_a_byte(tmp_path: Path) -> None:

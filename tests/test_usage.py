@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from umbel.clients.usage import AHEAD_BYTES, AHEAD_ROUNDS, Usage, Used
+from umbel.clients.usage import AHEAD, Usage, Used
 from umbel.protocol.errors import StateError
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def test_a_killed_process_leaves_more_on_the_account_never_less(file: Path, cloc
     usage = Usage(file, clock)
     usage.add(Used(10, 0, 1))  # and then it is killed
     kept = Usage(file, clock).day()
-    assert kept == (10 + AHEAD_BYTES, 0, 1 + AHEAD_ROUNDS)
+    assert kept == (10 + AHEAD.bytes, 0, 1 + AHEAD.rounds)
     usage.about_to_use(Used(bytes=50_000_000, metered=50_000_000))
     kept = Usage(file, clock).day()
-    assert kept == (10 + 50_000_000, 50_000_000, 1 + AHEAD_ROUNDS)
+    assert kept == (10 + 50_000_000, 50_000_000, 1 + AHEAD.rounds)
     usage.close()
     assert Usage(file, clock).day() == (10, 0, 1)
 
@@ -71,8 +71,8 @@ def test_the_disk_is_asked_only_when_the_account_is_used_up(file: Path, clock: C
     usage = Usage(file, clock)
     usage.add(Used(1, 0, 1))
     before = file.stat().st_mtime_ns
-    for _ in range(AHEAD_ROUNDS):
-        usage.add(Used(AHEAD_BYTES // AHEAD_ROUNDS, 0, 1))
+    for _ in range(AHEAD.rounds):
+        usage.add(Used(AHEAD.bytes // AHEAD.rounds, 0, 1))
     assert file.stat().st_mtime_ns == before
     usage.add(Used(rounds=1))
     assert file.stat().st_mtime_ns > before
@@ -98,13 +98,13 @@ def test_what_is_ahead_is_of_the_hour_in_which_it_will_be_used(file: Path, clock
     clock.wait(1)
     usage.add(Used(bytes=1))  # and then it is killed
     rows = json.loads(file.read_text())["hours"]
-    assert [row[0] for row in rows.values()] == [1, 1 + AHEAD_BYTES]
+    assert [row[0] for row in rows.values()] == [1, 1 + AHEAD.bytes]
 
 
 def test_a_year_leaves_no_more_than_a_few_lines(file: Path, clock: Clock) -> None:
     usage = Usage(file, clock)
     for _ in range(24 * 30):
-        usage.add(Used(bytes=2 * AHEAD_BYTES))
+        usage.add(Used(bytes=2 * AHEAD.bytes))
         clock.wait(1)
     usage.close()
     assert len(json.loads(file.read_text())["hours"]) <= 26
