@@ -54,7 +54,8 @@ Membership    federation_files.py is a federation's directory, federation_init.p
               server_toml.py is what its operator decides. issuer.py gives nodes their certificates
               by tokens (token_terms.py) and takes them, and keeps the member list: with
               issuer_signing.py, on issuer_books.py over the SQLite file of issuer_store.py. The
-              SuperLink is told by flower_registration.py, which is a registrar.py.
+              SuperLink is told by issuer_registration.py, by means of flower_registration.py, which
+              is a registrar.py.
               issuer_cli.py is `umbel server issuer`: issuer_socket.py carries out what
               issuer_commands.py lists and issuer_wire.py brings. init_cli.py, token_cli.py,
               remove_cli.py and roll_ca_cli.py (roll_ca.py: a new issuing CA) are its operator's

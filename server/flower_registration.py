@@ -36,8 +36,13 @@ class SuperLinkRegistrar:
             StateError: It does not answer.
         """
         with self._turn:
-            known = self._control.keys().get(public_key)
-            return known or self._control.register(public_key, name)
+            try:
+                return self._control.register(public_key, name)
+            except SettingsError:
+                known = self._control.keys().get(public_key)
+                if known is None:  # it was unregistered, which is for good, or is no key
+                    raise
+                return known
 
     def unregister(self, flower_node: int) -> None:
         """Let the SuperLink forget a node; one that it does not know is forgotten.

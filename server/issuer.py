@@ -42,10 +42,13 @@ from .federation_files import (
     ROOT,
     certificate_pem,
     issuing,
+    organisation,
     write_changed,
 )
+from .issuer_registration import Registration
 from .issuer_signing import Signing
 from .issuer_store import locked, transaction
+from .server_toml import FILE as SETTINGS
 from .server_toml import ServerSettings
 from ..protocol.certificates import BACKDATED, ID_BYTES, fingerprint
 from ..protocol.enrolment import (
@@ -59,7 +62,8 @@ from ..protocol.enrolment import (
     requested_tls,
 )
 from ..protocol.enrolment_token import SECRET_BYTES, Token
-from ..protocol.errors import StateError, UmbelError
+from ..protocol.errors import SettingsError, StateError, UmbelError
+from ..protocol.verification import UNREADABLE
 
 if TYPE_CHECKING:
     import sqlite3
@@ -91,9 +95,15 @@ class Issuer:
             clock: Returns an aware datetime.
             registrar: The SuperLink.
             life: Of a node's leaves, where it is not `node_days` of server.toml.
+
+        Raises:
+            SettingsError: server.toml is none, or names another federation.
+            StateError: The root cannot be read.
         """
-        self._folder, self._clock, self._registrar = folder, clock, registrar
+        self._folder, self._clock = folder, clock
+        self._registration = Registration(folder, registrar)
         self._settings = ServerSettings.read(folder)
+        self._check_name()
         self._signing = Signing(folder, self._settings, life)
 
     # ---- what devices ask for ---------------------------------------------------------------
@@ -243,14 +253,24 @@ class Issuer:
                 books.end_tokens(db, books.seconds(now))
                 self._signing.sign_list(db, now)
             said = self._signing.server_leaves(now)
+            self._write_files()  # before the SuperLink, which may take its time
+        said += self._registration.reconcile()
+        with locked(self._folder):
             self._write_files()
-        try:
-            self._reconcile()
-        except UmbelError as error:
-            said.append(f"the SuperLink's list of nodes is not up to date: {error}")
         return said
 
     # ---- inside -----------------------------------------------------------------------------
+
+    def _check_name(self) -> None:
+        """Refuse settings of another federation: its name is in every certificate."""
+        try:
+            name = organisation(x509.load_pem_x509_certificate(self.ca()))
+        except UNREADABLE as error:
+            move = "restore it from a backup"
+            raise StateError(str(self._folder / ROOT), "a certificate", error, move) from error
+        if name != self._settings.name:
+            where = f"{self._folder / SETTINGS}: name"
+            raise SettingsError(where, f"{name!r}, as in {ROOT}", self._settings.name)
 
     def _check_ours(self, federation: str) -> None:
         if federation != self._settings.name:
@@ -286,7 +306,11 @@ class Issuer:
         with locked(self._folder), transaction(self._folder) as db:
             row = _of_ours(db, node)
         if row["flower_node"] is None:
-            row = self._registered(row)
+            try:
+                self._registration.register(row)
+            except StateError as error:
+                line = "the SuperLink is away; try again in a minute"
+                raise Declined("unavailable", line) from error
         with locked(self._folder):
             self._write_files()
             with transaction(self._folder) as db:
@@ -307,18 +331,6 @@ class Issuer:
             flower_node=int(row["flower_node"]),
         )
 
-    def _registered(self, row: sqlite3.Row) -> sqlite3.Row:
-        """Register a node's Flower key; of one that was removed meanwhile, take it back."""
-        try:
-            flower_node = self._registrar.register(row["flower_key"], row["name"])
-        except UmbelError as error:
-            raise Declined("unavailable", "the SuperLink is away; try again in a minute") from error
-        with locked(self._folder), transaction(self._folder) as db:
-            if books.set_flower_node(db, row["id"], flower_node):
-                return _of_ours(db, row["id"])
-        self._registrar.unregister(flower_node)
-        raise Declined("removed")
-
     def _remove(self, row: sqlite3.Row, cause: str) -> bool:
         """Revoke a node; tell whether the SuperLink has been told."""
         with locked(self._folder):
@@ -330,32 +342,10 @@ class Issuer:
                     self._signing.sign_list(db, now, anew=True)
             self._write_files()
         try:
-            self._forget()
+            self._registration.forget()
         except UmbelError:
             return False
         return True
-
-    def _forget(self) -> None:
-        """Let the SuperLink forget the nodes that were removed."""
-        with locked(self._folder), transaction(self._folder) as db:
-            rows = books.forgotten(db)
-        for row in rows:
-            self._registrar.unregister(int(row["flower_node"]))
-            with locked(self._folder), transaction(self._folder) as db:
-                books.set_flower_node(db, row["id"], None)
-
-    def _reconcile(self) -> None:
-        """Bring the SuperLink's list to ours: it may have lost its database, or been away."""
-        self._forget()
-        known = self._registrar.registered()
-        with locked(self._folder), transaction(self._folder) as db:
-            rows = books.live(db)
-        missing = [row for row in rows if str(known.get(row["flower_key"])) != row["flower_node"]]
-        for row in missing:
-            self._registered(row)
-        if missing:
-            with locked(self._folder):
-                self._write_files()
 
     def _write_files(self) -> None:
         """Bring the derived files to what the database says; under the lock."""

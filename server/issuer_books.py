@@ -205,9 +205,10 @@ def forgotten(db: sqlite3.Connection) -> list[sqlite3.Row]:
     return db.execute(query).fetchall()
 
 
-def revoked(db: sqlite3.Connection) -> frozenset[bytes]:
-    """Return the ids of removed nodes."""
-    return frozenset(row[0] for row in db.execute("SELECT id FROM node WHERE removed IS NOT NULL"))
+def revoked(db: sqlite3.Connection, since: datetime) -> frozenset[bytes]:
+    """Return the ids of nodes that were removed after a time."""
+    query = "SELECT id FROM node WHERE removed > ?"
+    return frozenset(row[0] for row in db.execute(query, (seconds(since),)))
 
 
 def registry_rows(db: sqlite3.Connection) -> list[dict[str, str]]:

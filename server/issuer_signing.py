@@ -23,6 +23,7 @@ from .federation_files import (
 from ..protocol.certificates import BACKDATED, Authority, fingerprint
 from ..protocol.errors import StateError
 from ..protocol.members import LIFE, MemberList
+from ..protocol.verification import UNREADABLE
 
 if TYPE_CHECKING:
     import sqlite3
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 LIST_EVERY = timedelta(days=1)
 CA_WARNING = timedelta(days=60)
+LISTED = timedelta(days=30)
+"""How long a removed node is on the list; its certificates ended weeks before."""
 _YOUNG = 0.1
 """Share of a leaf's life within which a renewal gives it again."""
 
@@ -88,7 +91,9 @@ class Signing:
             if same and -BACKDATED <= now - known.issued < LIST_EVERY:
                 return
         epoch = max((known.epoch if known else 0) + 1, books.seconds(now))
-        made = MemberList(self._settings.name, epoch, now, now + LIFE, books.revoked(db))
+        made = MemberList(
+            self._settings.name, epoch, now, now + LIFE, books.revoked(db, now - LISTED)
+        )
         books.keep_members(
             db, books.Members(epoch, now, fingerprint(signer.der), made.sign(signer))
         )
@@ -99,7 +104,12 @@ class Signing:
         said = []
         for server in SERVERS:
             names = self._settings.names_of(server)
-            if server_leaf(signer, self._folder, server, names, now + SERVER_MARGIN, now):
+            try:
+                fresh = server_leaf(signer, self._folder, server, names, now + SERVER_MARGIN, now)
+            except (OSError, TypeError, *UNREADABLE) as error:
+                where, move = str(self._folder / server), "restore .pem and .key from a backup"
+                raise StateError(where, "certificate and key of a server", error, move) from error
+            if fresh:
                 said.append(f"{server}.pem is new")
         left = signer.certificate.not_valid_after_utc - now
         if left < CA_WARNING:

@@ -84,7 +84,7 @@ class ServerSettings:
         """Refuse an address whose host is in no certificate: no device could connect."""
         for key in ("gateway", "front"):
             address = getattr(self, key)
-            if address.rpartition(":")[0].strip("[]") not in self.names_of(key):
+            if address.rpartition(":")[0].strip("[]") not in self.names:
                 raise SettingsError(f"{where}{key}", "a host that is one of `names`", address)
 
     def names_of(self, server: str) -> tuple[str, ...]:

@@ -105,11 +105,7 @@ GUARDS = [
     ),
     out(REMOVED, I, ("self._signing.sign_list(db, now, anew=True)", "pass")),
     out(MEANWHILE, BOOKS, (" AND removed {wanted}", "")),
-    out(
-        MEANWHILE,
-        I,
-        ("        self._registrar.unregister(flower_node)\n        raise", "        raise"),
-    ),
+    off(MEANWHILE, "server/issuer_registration.py", "if not kept:"),
     out(
         DAILY,
         SIGNING,

@@ -16,13 +16,13 @@ from umbel.host.programs import Program
 from umbel.protocol.enrolment import (
     EnrolAnswer,
 )
-from umbel.protocol.errors import Malformed, SettingsError
+from umbel.protocol.errors import Malformed, SettingsError, StateError
 from umbel.server.federation_init import make
 from umbel.server.flower_programs import SUPERLINK, Place
 from umbel.server.flower_up import ServerUp
 from umbel.server.roll_ca import roll
 from umbel.server.server_toml import ServerSettings
-from umbel.tests.issuing import DAY, NOW, Clock, Keys, Stage, settings
+from umbel.tests.issuing import DAY, NOW, Clock, Keys, Stage, declined, settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +67,48 @@ def test_a_superlink_that_lost_its_database_learns_its_nodes_again(stage: Stage)
 
 def answer_key(keys: Keys) -> bytes:
     return keys.flower.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def test_a_key_that_the_superlink_refuses_holds_up_no_other(stage: Stage) -> None:
+    keys = [Keys() for _ in range(3)]
+    answers = [stage.issuer.enrol(own.enrol(stage.token(f"n{i}"))) for i, own in enumerate(keys)]
+    register = stage.superlink.register
+
+    def picky(public_key: bytes, name: str) -> int:
+        if name == "n0":  # unregistered by hand, which is for good
+            raise SettingsError("registration", "a key that was never here", "another")
+        return register(public_key, name)
+
+    stage.superlink.nodes.clear()
+    stage.superlink.ever.clear()
+    stage.superlink.register = picky  # type: ignore[method-assign]
+    (line,) = stage.issuer.refresh()
+    assert line.startswith("n0: the SuperLink does not take this node's Flower key")
+    assert list(stage.superlink.nodes.values()) == [answer_key(own) for own in keys[1:]]
+    rows = json.loads((stage.folder / "nodes.json").read_text())
+    assert [row["name"] for row in rows] == [answer.name for answer in answers]
+
+
+def test_a_removed_node_leaves_the_list_when_its_certificates_are_long_gone(stage: Stage) -> None:
+    keys = Keys()
+    node = stage.issuer.enrol(keys.enrol(stage.token()))
+    stage.issuer.remove("press-17")
+    for days, listed in ((29, {node.id}), (31, set())):
+        stage.clock.now = NOW + days * DAY
+        stage.issuer.refresh()
+        assert stage.members().revoked == listed
+    with declined("removed"):
+        stage.issuer.renew(keys.renew(node.id))
+
+
+def test_damage_to_a_servers_key_or_to_the_settings_is_one_line(stage: Stage) -> None:
+    (stage.folder / "front.key").write_text("no key")
+    with pytest.raises(StateError, match=r"front: expected certificate and key of a server"):
+        stage.issuer.refresh()
+    file = stage.folder / "server.toml"
+    file.write_text(file.read_text().replace('"wards"', '"beds"'))
+    with pytest.raises(SettingsError, match=r"server.toml: name: expected 'wards', as in ca.pem"):
+        stage.again()
 
 
 def test_the_servers_certificates_are_renewed_before_they_end(stage: Stage) -> None:

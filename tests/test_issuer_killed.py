@@ -15,7 +15,14 @@ import pytest
 
 from umbel.protocol.enrolment import Declined
 from umbel.protocol.errors import StateError
-from umbel.server import federation_files, issuer, issuer_books, issuer_signing, issuer_store
+from umbel.server import (
+    federation_files,
+    issuer,
+    issuer_books,
+    issuer_registration,
+    issuer_signing,
+    issuer_store,
+)  # fmt: skip
 from umbel.tests import small_disk
 from umbel.tests.issuing import Keys, Stage, SuperLink
 
@@ -24,7 +31,14 @@ if TYPE_CHECKING:
 
 OURS = {
     module.__file__
-    for module in (federation_files, issuer, issuer_books, issuer_signing, issuer_store)
+    for module in (
+        federation_files,
+        issuer,
+        issuer_books,
+        issuer_registration,
+        issuer_signing,
+        issuer_store,
+    )
 }
 
 
