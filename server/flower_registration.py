@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .flower_control import Control
-from ..protocol.errors import SettingsError
+from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+TURN_S = 10.0
+"""How long one waits for those before it: a removal must not wait for a SuperLink that hangs."""
 
 
 class SuperLinkRegistrar:
@@ -22,7 +27,8 @@ class SuperLinkRegistrar:
             address: `host:port` of the SuperLink.
             ca: The root that its certificate chains to.
         """
-        self._control, self._turn = Control(address, ca), threading.Lock()
+        self._address = address
+        self._control, self._one = Control(address, ca), threading.Lock()
 
     def close(self) -> None:
         """Close the connection."""
@@ -35,7 +41,7 @@ class SuperLinkRegistrar:
             SettingsError: The SuperLink does not take the key.
             StateError: It does not answer.
         """
-        with self._turn:
+        with self._turn():
             try:
                 return self._control.register(public_key, name)
             except SettingsError:
@@ -50,7 +56,7 @@ class SuperLinkRegistrar:
         Raises:
             StateError: The SuperLink does not answer.
         """
-        with self._turn:
+        with self._turn():
             try:
                 self._control.unregister(flower_node)
             except SettingsError:
@@ -63,5 +69,16 @@ class SuperLinkRegistrar:
         Raises:
             StateError: It does not answer.
         """
-        with self._turn:
+        with self._turn():
             return self._control.keys()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Let one thread ask at a time."""
+        if not self._one.acquire(timeout=TURN_S):
+            where = f"SuperLink {self._address}"
+            raise StateError(where, "an answer", "none yet to those before", "see its log")
+        try:
+            yield
+        finally:
+            self._one.release()

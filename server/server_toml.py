@@ -81,10 +81,10 @@ class ServerSettings:
         self._check_dialled("")
 
     def _check_dialled(self, where: str) -> None:
-        """Refuse an address whose host is in no certificate: no device could connect."""
-        for key in ("gateway", "front"):
+        """Refuse an address that no device could use: its host is in no certificate or policy."""
+        for key, known in (("gateway", self.names), ("front", self.names_of("front"))):
             address = getattr(self, key)
-            if address.rpartition(":")[0].strip("[]") not in self.names:
+            if address.rpartition(":")[0].strip("[]") not in known:
                 raise SettingsError(f"{where}{key}", "a host that is one of `names`", address)
 
     def names_of(self, server: str) -> tuple[str, ...]:

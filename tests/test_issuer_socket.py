@@ -16,7 +16,7 @@ from umbel import cli
 from umbel.protocol.enrolment import Declined, EnrolAnswer
 from umbel.protocol.enrolment_token import Token
 from umbel.protocol.errors import SettingsError, StateError
-from umbel.server import issuer_socket
+from umbel.server import flower_registration, issuer_socket
 from umbel.server.issuer_socket import ENROLMENTS, listen
 from umbel.server.issuer_wire import ask, relay
 from umbel.server.token_terms import Terms
@@ -206,3 +206,29 @@ def test_the_commands_make_a_federation_and_its_tokens(
     old = (folder / "issuing.pem").read_text()
     assert umbel("roll-ca", "--offline-ca", str(offline))[0] == 0
     assert (folder / "issuing.pem").read_text().endswith(old)
+
+
+def test_who_comes_behind_a_superlink_that_hangs_waits_for_a_moment_only(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flower_registration, "TURN_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as hung:  # takes connections and says nothing
+        address = f"127.0.0.1:{hung.getsockname()[1]}"
+        registrar = flower_registration.SuperLinkRegistrar(address, stage.folder / "ca.pem")
+        ended: list[StateError] = []
+
+        def first() -> None:
+            with pytest.raises(StateError) as caught:
+                registrar.registered()
+            ended.append(caught.value)
+
+        thread = threading.Thread(target=first)
+        thread.start()
+        stream = hung.accept()[0]  # the first one asks
+        with pytest.raises(StateError, match="none yet to those before"):
+            registrar.unregister(1)
+        stream.close()
+        hung.close()
+        thread.join(20)
+        registrar.close()
+    assert "SuperLink" in str(ended[0])
