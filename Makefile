@@ -70,7 +70,7 @@ acceptance: $(TEST)/stamp
 	  tests/test_disk_up.py tests/test_up_ranks.py tests/test_namespaces.py tests/test_joining.py tests/test_sni.py \
 	  tests/test_agent.py \
 	  tests/test_limits_network.py tests/test_flower_launcher.py \
-	  tests/test_install.py tests/test_two_hosts.py tests/test_spread_world.py \
+	  tests/test_install.py tests/test_walls.py tests/test_bench_footprint.py tests/test_spread_world.py \
 	  tests/test_issuer_process.py tests/test_issuer_killed.py \
 	  tests/test_spread_rounds.py tests/test_membership_live.py \
 	  tests/test_bench_fold.py tests/test_bench_ingest.py tests/test_bench_round.py $(ARGS)

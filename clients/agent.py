@@ -56,6 +56,7 @@ GONE_S = 3600.0
 TASK = "flower_launcher"
 """In the command line of a ClientApp."""
 TERMINATED, INTERRUPTED = 0, 130
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 RESTS = ("paused", "resting")
 """No SuperNode runs: the owner has paused it, or its policy's hours are others."""
 
@@ -109,7 +110,7 @@ class Agent:
                     self._say(f"ended what an agent before this one left running: {name}")
                 supervisor.start(self._program())
                 self._keep(supervisor)
-        except UmbelError as error:
+        except (UmbelError, OSError) as error:
             if time.monotonic() - began > STABLE_S:
                 self._pause = FIRST_S
             self._fault(str(error))
@@ -221,7 +222,8 @@ class Agent:
         """Sleep for a tick, or until a signal comes."""
         if select.select([self._ears], [], [], LOOK_S)[0]:
             with suppress(BlockingIOError):
-                os.read(self._ears, 64)
+                for number in os.read(self._ears, 64):  # also what came while others listened
+                    self._signal = self._signal or (number if number in STOPS else 0)
 
     def _hear(self, number: int, _frame: object) -> None:
         self._signal = self._signal or number
@@ -244,7 +246,7 @@ def _ears(hear: Callable[[int, object], None]) -> int:
     """Let signals wake up whoever waits for the descriptor that is returned."""
     ears, mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in STOPS:
         signal.signal(number, hear)
     return ears
 

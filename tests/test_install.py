@@ -22,7 +22,7 @@ from umbel.protocol.errors import SettingsError
 from umbel.tests.federations import made
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 ANALYZE = shutil.which("systemd-analyze")
 MANAGER = Path("/usr/lib/systemd/systemd")
@@ -154,13 +154,23 @@ exec /usr/lib/systemd/systemd --user
 class Manager:
     """systemd as a user's own manager, in namespaces of its own: nothing of this machine is its."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, within: Sequence[str] = ()) -> None:
         self.home, self._group = home, f"umbel-{os.getpid()}"
         self._environment = os.environ | {
             "HOME": str(home), "XDG_CONFIG_HOME": str(home / "config"),
             "XDG_RUNTIME_DIR": "/run/manager", "UMBEL_HOME": str(home / "umbel"),
         }  # fmt: skip
-        command = ["unshare", "--mount", "--cgroup", "bash", "-c", _MANAGER, "-", self._group]
+        command = [
+            *within,
+            "unshare",
+            "--mount",
+            "--cgroup",
+            "bash",
+            "-c",
+            _MANAGER,
+            "-",
+            self._group,
+        ]
         with open(home / "manager.log", "wb") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=self._environment, start_new_session=True
