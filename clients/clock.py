@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from ..protocol.verification import UNREADABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 BEARABLE = timedelta(minutes=2)
 """A difference of clocks that is not worth a line: certificates begin five minutes early."""
@@ -100,8 +101,10 @@ def settle(
         log("this device's clock has been set")
 
 
-def gateway_leaf(address: str, root: x509.Certificate) -> x509.Certificate | None:
-    """Return the certificate that the pinned root has issued for who listens at `address`.
+def gateway_leaf(
+    address: str, root: x509.Certificate, issuing: Sequence[x509.Certificate] = ()
+) -> x509.Certificate | None:
+    """Return the certificate that the pinned root, or a CA below it, issued for who listens there.
 
     For a line in the log only: nobody is trusted for it, and nothing is sent.
     """
@@ -114,12 +117,19 @@ def gateway_leaf(address: str, root: x509.Certificate) -> x509.Certificate | Non
         socket.create_connection((host.strip("[]"), int(port)), ASK_S) as plain,
         context.wrap_socket(plain) as secure,
     ):
-        return issued(secure.getpeercert(binary_form=True) or b"", root)
+        shown = secure.getpeercert(binary_form=True) or b""
+        for authority in (root, *(ca for ca in issuing if issued(_der(ca), root))):
+            if (leaf := issued(shown, authority)) is not None:
+                return leaf
     return None
 
 
+def _der(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(Encoding.DER)
+
+
 def issued(der: bytes, root: x509.Certificate) -> x509.Certificate | None:
-    """Return a certificate if the root's own key has signed it; a stranger may have made it."""
+    """Return a certificate if this CA's own key has signed it; a stranger may have made it."""
     with suppress(TypeError, InvalidSignature, *UNREADABLE):
         leaf = x509.load_der_x509_certificate(der)
         leaf.verify_directly_issued_by(root)

@@ -176,6 +176,8 @@ class DeviceFiles:
     def issuing(self) -> list[x509.Certificate]:
         """Return the issuing CAs that enrolment and renewal brought; the root has to vouch."""
         file = self.directory / "issuing.pem"
+        if not file.exists():
+            return []
         try:
             return x509.load_pem_x509_certificates(read_owned(file).encode())
         except UNREADABLE as error:
@@ -188,9 +190,8 @@ class DeviceFiles:
             SettingsError: A file cannot be used.
             StateError: The list that was kept is none.
         """
-        known = self.issuing() if (self.directory / "issuing.pem").exists() else ()
         keep = partial(member_file.keep, self.directory)
-        found = Membership(self.root(), self.federation, known, keep=keep)
+        found = Membership(self.root(), self.federation, self.issuing(), keep=keep)
         if (kept := member_file.read(self.directory)) is not None:
             found.recall(kept, now)
         return found

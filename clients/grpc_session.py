@@ -186,7 +186,7 @@ class GatewaySession:
 
     def _evidence(self) -> str:
         """Return what the gateway's certificate shows of this device's clock."""
-        leaf = gateway_leaf(self._files.gateway, self._files.root())
+        leaf = gateway_leaf(self._files.gateway, self._files.root(), self._files.issuing())
         if leaf is None:
             return ""
         return misfit("the gateway's certificate", leaf, self._files.clock())

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 import umbel
-from umbel.clients import member_file
+from umbel.clients import clock, member_file
 from umbel.clients.device_files import DeviceFiles
 from umbel.clients.enrol import certificates
 from umbel.clients.policy import Policy
@@ -31,10 +31,11 @@ from umbel.protocol.certificates import fingerprint
 from umbel.protocol.errors import Revoked
 from umbel.protocol.members import MemberList
 from umbel.server import registry
-from umbel.server.federation_files import authority
+from umbel.server.federation_files import authority, server_leaf
 from umbel.server.federation_init import make
 from umbel.server.flower_train import train
 from umbel.server.issuer import Issuer
+from umbel.server.server_toml import ServerSettings
 from umbel.server.token_terms import Terms
 from umbel.simulation.dev_federation import DevFederation
 from umbel.tests.federations import APP, DeviceThread, Run, core
@@ -44,7 +45,7 @@ from umbel.tests.issuing import Keys, SuperLink, settings
 from umbel.tests.test_flower_train import METRICS, Nodes, Wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from flwr.app import Message
@@ -226,6 +227,47 @@ def test_devices_refuse_an_older_list_and_go_on_by_the_newer(tmp_path: Path) -> 
         assert all(member_file.read(e.directory) == newer for e in wards.devices[:3])
         logs.append([line for device in devices for line in device.log if "older" in line])
     assert [len(lines) for lines in logs] == [0, 3]
+
+
+# ---- the server's files ------------------------------------------------------------------------
+
+
+def shown(wards: Wards) -> int:
+    """Return the serial number of the leaf that the gateway shows, by the pinned root."""
+    files = wards.devices[0].files()
+    leaf = clock.gateway_leaf(files.gateway, files.root(), files.issuing())
+    assert clock.gateway_leaf(files.gateway, files.root()) is None  # an issuing CA is between
+    return 0 if leaf is None else leaf.serial_number
+
+
+def test_a_running_core_service_shows_a_renewed_leaf_and_none_that_is_no_use(
+    wards: Wards, tmp_path: Path
+) -> None:
+    run, log = Run(wards.registered(), tmp_path), tmp_path / "core.log"
+    device = wards.session(0, run, run.ticket(0))
+    run.joined(1)
+    file, before = wards.folder / "gateway.pem", shown(wards)
+    good, names = file.read_bytes(), ServerSettings.read(wards.folder).names_of("gateway")
+    write_whole(file, b"-----BEGIN CERTIFICATE-----")
+    wait_for(lambda: "what was there before stays in force" in log.read_text())
+    assert shown(wards) == before
+    write_whole(file, good)
+    until = now() + timedelta(days=365)
+    assert server_leaf(authority(wards.folder), wards.folder, "gateway", names, until, now())
+    wait_for(lambda: shown(wards) not in {0, before})
+    write_whole(wards.folder / "members.list", b"no list")
+    wait_for(lambda: "umbel/members/1" in log.read_text())
+    run.joined(1)  # nothing of it concerned who is here
+    run.core.goodbye()
+    assert device.join().reason == pb.REASON_GOODBYE
+    run.close()
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < until, "nothing came of it"
+        time.sleep(0.05)
 
 
 # ---- renewal -----------------------------------------------------------------------------------
