@@ -33,8 +33,8 @@ Joining      enrol.py makes a device out of a token, renew.py gets it new certif
              front (front_line.py), and granted.py looks at what comes before it is written.
 The agent    agent.py is `umbel client up`, for months: it runs flower_supernode.py, which becomes
              the SuperNode that flower_slim.py makes small; renewals.py starts renewals,
-             sd_notify.py speaks to systemd. install.py makes a service of it, whose unit
-             unit_file.py writes.
+             finishing.py is how long it runs on when it is to end, sd_notify.py speaks to
+             systemd. install.py makes a service of it, whose unit unit_file.py writes.
 Commands     cli.py is `umbel client`, options.py what its commands share; enrol_cli.py,
              renew_cli.py, up_cli.py, install_cli.py, uninstall_cli.py, status_cli.py,
              history_cli.py, leave_cli.py, pause_cli.py and resume_cli.py.

@@ -1,12 +1,13 @@
 """The agent of a device, `umbel client up`: it keeps one SuperNode running, for months.
 
 It starts the SuperNode (flower_supernode.py) under `Supervisor`, which starts it again when it
-dies, and looks every `LOOK_S` at what the owner said: `paused` ends the SuperNode, at once or when
-the round in progress is over, and its removal starts it; so do the hours of the policy (hours.py).
-After `leave` the agent ends. A SuperNode that does not stay up, or a disk without room, is tried
-again after a pause that grows to `LONGEST_S`: the server may be away for weeks. Then the CA is
-asked whether this is a node still; one that was removed tries once an hour. Certificates are
-renewed beside all that (renewals.py). `agent.json` and systemd hear what it does.
+dies, and looks every `LOOK_S` at what the owner said: `paused` ends the SuperNode, when the round
+in progress is over, or broken off, and the server has heard why (finishing.py), and its removal
+starts it; so do the hours of the policy (hours.py). After `leave` the agent ends. A SuperNode that
+does not stay up, or a disk without room, is tried again after a pause that grows to `LONGEST_S`:
+the server may be away for weeks. Then the CA is asked whether this is a node still; one that was
+removed tries once an hour. Certificates are renewed beside all that (renewals.py). `agent.json` and
+systemd hear what it does.
 
 Nothing of flwr, grpc, numpy or cryptography is imported here; what needs them is a process of its
 own. An agent that was killed leaves its SuperNode running; the next one ends it first.
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from .finishing import Finishing
 from .hours import Hours, Rest
 from .pause import has_left, paused
 from .policy_file import read_owned
@@ -75,7 +77,8 @@ class Agent:
         (self._home / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _locked(directory)
         self._hours = Hours(directory)
-        self._signal = 0
+        self._signal, self._left = 0, False
+        self._finishing = Finishing()
         self._ears = _ears(self._hear)
         log = self._home / "logs" / "renew.log"
         self._renewals = Renewals(directory, log, time.monotonic())
@@ -158,12 +161,14 @@ class Agent:
         """
         pause = paused(self._directory) or self._hours.rest()
         if pause is None:
+            self._finishing.anew()
             if self._status.state in RESTS:
                 self._say("the pause is over")
                 self._tell(state="starting", detail="", until=0.0)
             return False
-        waits = bool(node) and not pause.now and _works(node)
-        detail = "the round in progress ends first" if waits else ""
+        at, works = time.monotonic(), bool(node) and _works(node)
+        waits = bool(node) and self._finishing.lets(at, works=works, now=pause.now)
+        detail = "the round in progress ends first" if works and waits and not pause.now else ""
         known, state = self._status, RESTS[isinstance(pause, Rest)]
         if (known.state, known.detail, known.until) != (state, detail, pause.until):
             self._say(f"{pause}{'; ' if detail else ''}{detail}")
@@ -172,12 +177,12 @@ class Agent:
         return not waits
 
     def _ending(self) -> bool:
-        if self._signal:
+        if self._signal or self._left:
             return True
-        if has_left(self._directory):
+        self._left = has_left(self._directory)
+        if self._left:
             self._say("this device has left its federation; nothing more is to be done")
-            return True
-        return False
+        return self._left
 
     def _look(self) -> None:
         """Do what is due: a renewal, a sign of life."""

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import httpx
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.supercore.run import RunNotRunningException
 
 from .deadlines import LEASE_S
@@ -319,7 +320,8 @@ class Invitations:
                 self._failed[node] = self._failed.get(node, 0) + 1
                 self._said[node] = f"{self._names.get(node, node[:8])} {said}"
                 _log.warning("node %s: %s", self._name(node), said)
-                self._tell(node, _recorded(reply))
+                if not _is_gone(reply):  # Flower's word: what the node said before counts
+                    self._tell(node, _recorded(reply))
 
     def _tell(self, node: str, code: str) -> None:
         """Let the record say what a node answered, once for as long as it answers the same."""
@@ -348,8 +350,15 @@ def _recorded(reply: Message) -> str:
     return NO_SESSION if code is None else pb.Reason.Name(code)
 
 
+def _is_gone(reply: Message) -> bool:
+    """Tell whether Flower answers in a node's place, because it went offline."""
+    return reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
+
+
 def _said(reply: Message) -> str:
     """Return what is to be said about an answer; nothing of an ordinary end."""
+    if _is_gone(reply):
+        return "went offline before it answered"
     if reply.has_error():
         return f"its ClientApp failed, code {reply.error.code}"
     code = _code(reply)

@@ -41,6 +41,10 @@ class Refusal:
     """The run whose record has it, or `gateway`."""
 
 
+_GOES = {"paused", "limits"}
+_NEAR = 120.0  # a word that is older was about something else
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeView:
     """One node."""
@@ -104,6 +108,8 @@ def node_view(row: Mapping[str, Any], facts: Facts) -> NodeView:
     state, why = _state(row, facts, times, session, connected=connected)
     if not why and state == "online" and facts.running:
         why = _without_session(refusal)
+    if state == "offline" and times is not None and (word := _last_word(refusal, times)):
+        why = f"{word}; offline since {moment(times.until)}"
     notes = [why, *_notes(row, facts)] if state not in {"left", "removed"} else [why]
     return NodeView(
         id=node,
@@ -156,6 +162,14 @@ def _presence(facts: Facts, times: NodeTimes | None) -> tuple[str, str]:
         why = "it has never come: `umbel client up` there, and that it reaches the front"
         return "new", f"{why} (`umbel client doctor`)"
     return "offline", f"offline since {moment(times.until)}: its power, network, or process"
+
+
+def _last_word(refusal: Refusal | None, times: NodeTimes) -> str:
+    """Return why a node went offline, where it said so before: its agent ends Flower's then."""
+    if refusal is None or refusal.code.partition(" ")[0] not in _GOES:
+        return ""
+    near = abs(times.until - refusal.at) < _NEAR
+    return f"{refusal.code}: {refusal.means}" if near else ""
 
 
 def _without_session(refusal: Refusal | None) -> str:

@@ -204,6 +204,16 @@ def test_an_error_is_told_by_the_node_that_was_asked(
     assert inviting.invitations.declined == [(inviting.ids[1], f"CLIENTAPP {code}")]
 
 
+def test_a_node_that_went_offline_has_said_nothing_of_its_own(
+    inviting: Inviting, caplog: pytest.LogCaptureFixture
+) -> None:
+    inviting.step()
+    inviting.desk.fail(inviting.desk.to(102)[0], 5)
+    name = f"edge-1 ({inviting.ids[1][:8]})"
+    assert said(inviting, caplog) == [f"node {name}: went offline before it answered"]
+    assert inviting.invitations.declined == []
+
+
 def test_a_refusal_is_told_with_its_code_as_words(
     inviting: Inviting, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -72,6 +72,14 @@ RUNS = frozenset({"r-1"})
         (row(), {"flower": {}}, "unregistered", "the SuperLink has forgotten it"),
         (row(), {"flower": None}, "unknown", "the SuperLink does not answer"),
         (row(), {"flower": OFFLINE}, "offline", "offline since 2030-01-10 11:00 UTC"),
+        (
+            row(), {"flower": OFFLINE, "refusals": {NODE: ("REASON_PAUSED", NOW - 3608, "r-1")}},
+            "offline", "paused: its owner has paused it; offline since 2030-01-10 11:00 UTC",
+        ),
+        (
+            row(), {"flower": OFFLINE, "refusals": {NODE: ("REASON_PAUSED", NOW - 9000, "r-1")}},
+            "offline", "offline since 2030-01-10 11:00 UTC: its power",
+        ),
         (row(), {"flower": NEVER}, "new", "it has never come"),
         (row(expires=NOW - DAY), {}, "expired", "its certificates ended on 2030-01-09"),
         (row(), {"running": RUNS}, "online", "online, and no session"),
