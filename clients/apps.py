@@ -27,7 +27,7 @@ import os
 import re
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -134,8 +134,7 @@ class Apps:
         except Malformed as error:
             raise _refusal(sha, f"is none that can be read: {error}") from error
         if signed:
-            if policy.approve:
-                self._compare_with_later(content, SIGNED)
+            self._compare_with_later(content, SIGNED)
             return f"{SIGNED} {min(signed).hex()}"
         if not policy.approve:
             raise _refusal(sha, "is not in trust.apps, nor signed by one of trust.publishers")
@@ -157,15 +156,16 @@ class Apps:
         """Write down the owner's word, `APPROVED` or `REJECTED`; a rejected one is not kept.
 
         Raises:
-            StateError: There is no such bundle, or this cannot be written.
+            StateError: There is no such bundle to approve, or this cannot be written.
         """
         with self._lock():
             index = self.known()
-            if sha not in index:
-                raise StateError(sha, "a bundle that this device has seen", "none")
             if state == APPROVED:
                 self.read(sha)  # what the owner looked at
-            made = Known(**asdict(index[sha]) | {"state": state, "at": int(time.time())})
+            known = index.get(sha, Known(state=state, app="?/?", release="?", at=0))
+            made = replace(known, state=state, at=int(time.time()))
+            if sha not in index and len(index) >= MOST_KNOWN:
+                raise StateError(str(self.folder), f"{MOST_KNOWN} bundles at most", len(index))
             self._write(index | {sha: made})
             if state == REJECTED:
                 (self.folder / f"{sha}.fab").unlink(missing_ok=True)

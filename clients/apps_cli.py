@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,7 +104,9 @@ def approve(sha: Sha, device: Device = None, form: Form = Format.TEXT) -> None:
 @app.command(epilog="Example: umbel client apps reject 9f2c0a5e77d1b3c4")
 def reject(sha: Sha, device: Device = None, form: Form = Format.TEXT) -> None:
     """Never let a bundle run here, whoever lists or signs it; what runs now ends by itself."""
-    apps, full = _named(device_place(device), sha)
+    place = device_place(device)
+    unseen = re.fullmatch("[0-9a-f]{64}", sha) is not None  # need not have come yet
+    apps, full = (Apps(place), sha) if unseen else _named(place, sha)
     _told(full, apps.decide(full, REJECTED), form)
 
 

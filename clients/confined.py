@@ -4,9 +4,9 @@
     children    the bundle trains there                           data_roots, memory, threads, disk
 
 With `data_roots` the launcher may read the system, this Python, the roots, the device's own
-directory and the folders of the owner's hooks, and write the device's directory; a child, the
-system, this Python and the roots, and write what belongs to the task: no key, no journal. The
-kernel sees to it (landlock.py); where it cannot, one line says so.
+directory and the owner's hooks, and write the device's directory; a child, the system, this Python
+and the roots, and write what belongs to the task: no key, no journal. The kernel sees to it
+(landlock.py); where it cannot, one line says so.
 
 `disk` bounds each file by the kernel, and all files of a task by looking every `LOOK_S` while it
 works.
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from .policy import Policy
 
 LOOK_S = 2.0
+LOGS = 32 << 20
+"""No file is bounded below this: the log that a task writes to is one, and not the task's."""
 _CONFINED = "UMBEL_CONFINED"
 """Set by a launcher for itself, when it begins again within its bounds."""
 
@@ -53,9 +55,8 @@ def confine(files: DeviceFiles, environment: Mapping[str, str] = os.environ) -> 
         return
     _check_roots(policy, files.directory)
     hooks = [command[0] for command in (policy.metered_hook, policy.ready_hook) if command]
-    folders = tuple(str(Path(program).parent) for program in hooks)
     own = str(files.directory.absolute())
-    reads = (*policy.data_roots, *folders, str(policy.ca))
+    reads = (*policy.data_roots, *hooks, str(policy.ca))
     try:
         Bounds(reads=reads, writes=(own,)).apply()
         os.execve(  # noqa: S606 - this very program
@@ -72,7 +73,7 @@ def around(policy: Policy, home: Path | None) -> Around:
     bounds = Bounds(
         memory=policy.memory,
         threads=policy.threads,
-        file=policy.disk,
+        file=None if policy.disk is None else max(policy.disk, LOGS),
         reads=policy.data_roots,
         writes=own,
     )

@@ -115,6 +115,17 @@ def test_who_is_rejected_does_not_run_whoever_lists_or_signs_it(apps: Apps) -> N
         assert "was rejected by this device's owner" in refused(apps, policy, ONE)
 
 
+def test_a_signed_bundle_is_known_and_an_unseen_one_can_be_rejected(apps: Apps) -> None:
+    trusting = Policy(publishers=(PUBLIC,))
+    apps.admit(trusting, signed(ONE))
+    assert apps.known()[sha(signed(ONE))].state == "signed"
+    for content in (signed(ONE), signed(TWO)):  # the second has never come
+        apps.decide(sha(content), REJECTED)
+        refused(apps, trusting, content)
+    with pytest.raises(StateError, match="a kept bundle"):
+        apps.decide("00" * 32, APPROVED)
+
+
 def test_what_waits_is_private_and_bounded_in_number(apps: Apps) -> None:
     many = [fab(f"1.0.{n}") for n in range(MOST_WAITING + 3)]
     for n, content in enumerate(many):

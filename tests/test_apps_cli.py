@@ -77,6 +77,7 @@ def test_a_rejected_bundle_is_forgotten_and_refused(
     with pytest.raises(Refused, match="was rejected"):
         Apps(device).admit(Policy(approve=True), ONE)
     assert "rejected" in said(capsys, "list")
+    assert "rejected: ?/? ? " in said(capsys, "reject", "0f" * 32)  # has not come yet
 
 
 @pytest.mark.parametrize("words", [["approve", "00" * 32], ["show", "9f2c"], ["diff", "0" * 15]])

@@ -124,6 +124,7 @@ def test_a_new_bundle_waits_one_changed_byte_waits_again_and_nothing_of_either_r
     assert {known.state for known in Apps(device).known().values()} == {"approved", "waiting"}
 
 
+@pytest.mark.slow
 def test_a_publishers_signature_admits_and_a_changed_file_does_not(
     device: Path, tmp_path: Path
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_publishers_signature_admits_and_a_changed_file_does_not(
     assert "invited by another federation" in console
 
 
+@pytest.mark.slow
 def test_where_plain_is_allowed_a_refused_bundle_is_answered_by_its_code_alone(
     device: Path, tmp_path: Path
 ) -> None:
