@@ -57,6 +57,7 @@ from ..server.federation_files import (
     write_file,
 )
 from ..server.registry import Node
+from ..server.server_toml import FILE as SETTINGS
 from ..server.server_toml import LOOPBACK
 
 if TYPE_CHECKING:
@@ -111,8 +112,12 @@ def prepare(folder: Path, name: str, clients: Sequence[Client], now: datetime) -
         now: An aware datetime.
 
     Raises:
-        StateError: A file cannot be read or written, or is not what it should be.
+        StateError: A file cannot be read or written, or is not what it should be; the folder is
+            that of a federation of `umbel server init`, whose root nobody could replace.
     """
+    if (folder / SETTINGS).exists():
+        what, got = "a development federation", "one of `umbel server init`"
+        raise StateError(str(folder), what, got, "choose another --name")
     try:
         for part in (folder, folder / "nodes", folder / "tickets"):
             part.mkdir(mode=0o700, parents=True, exist_ok=True)

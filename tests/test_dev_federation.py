@@ -37,6 +37,7 @@ from umbel.simulation.dev_federation import (
     renew,
     write_devices,
 )
+from umbel.tests.issuing import Keys, Stage
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 CLIENTS = (Client(name="edge-0"), Client(name="edge-1"), Client(name="gpu-0", ddp=2))
@@ -319,3 +320,13 @@ def test_a_ca_whose_key_is_another_is_made_anew(made: DevFederation, tmp_path: P
     for client in CLIENTS:
         leaf = _certificate(again.device(client.name) / "signing.pem")
         verifier.member(leaf.public_bytes(Encoding.DER), NOW)
+
+
+def test_a_real_federation_is_never_made_a_development_one(tmp_path: Path) -> None:
+    folder = tmp_path / "wards"
+    made = Stage(folder)
+    made.issuer.enrol(Keys().enrol(made.token()))
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    with pytest.raises(StateError, match="one of `umbel server init`"):
+        prepare(folder, "wards", [Client(name="edge-0")], datetime.now(UTC))
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
