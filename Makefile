@@ -91,6 +91,7 @@ bench: $(TEST)/stamp
 	$(TEST)/bin/umbel bench secure --clients 100 --params 1000000 --drop 0.1 --json
 	$(TEST)/bin/umbel bench footprint --json
 	$(TEST)/bin/umbel bench round --json
+	$(TEST)/bin/umbel bench enrol --json
 	$(TEST)/bin/umbel bench fold --json
 	$(TEST)/bin/umbel bench ingest --json
 	$(TEST)/bin/umbel bench unmask --json

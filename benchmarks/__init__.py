@@ -9,6 +9,7 @@ secure       secure.py: what protection costs. secure_cast.py is who takes part 
 footprint    footprint.py: memory and start-up of a device; footprint_node.py is the device,
              flower_footprint.py the peer; flower_agent.py a device that idles for months,
              install_size.py what an installation takes.
+enrol        enrol.py: devices that join through the front of a server.
 fold         fold.py: updates into a sum; torch_fold.py has Umbel and the limit, flower_fold.py the
              peer, layer_sizes.py its layers; torch_ranked_fold.py are the ranks' own sums,
              fold_memory.py the process whose memory is compared.
