@@ -73,7 +73,8 @@ acceptance: $(TEST)/stamp
 	  tests/test_install.py tests/test_walls.py tests/test_bench_footprint.py tests/test_spread_world.py \
 	  tests/test_issuer_process.py tests/test_issuer_killed.py \
 	  tests/test_spread_rounds.py tests/test_membership_live.py \
-	  tests/test_bench_fold.py tests/test_bench_ingest.py tests/test_bench_round.py $(ARGS)
+	  tests/test_bench_fold.py tests/test_bench_ingest.py tests/test_bench_round.py tests/test_restored.py \
+	  $(ARGS)
 
 soak: $(TEST)/stamp
 	$(TEST)/bin/python -m umbel.tests.soak_rounds

@@ -118,10 +118,10 @@ class Observer:
         """Return how it is now."""
         unknown: list[str] = []
         now = time.time()
-        core = self._core(unknown)
         flower = self._flower(unknown)
-        records = self._records.read()
         rows, tokens = self._issuer(unknown)
+        records = self._records.read()
+        core = self._core(unknown)  # last: where a round stands changes fastest
         facts = _facts(now, core or {}, flower, records)
         facts.versions = {name: self._versions[name] for name in ("umbel", "flwr")}
         return Status(
