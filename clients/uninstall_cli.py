@@ -19,5 +19,6 @@ def uninstall_(
     device: Device = None,
 ) -> None:
     """End the service and remove its unit. The device stays enrolled; `leave` ends that."""
-    federation, _ = said(device_place(device))
-    typer.echo(f"removed {uninstall(unit_name(federation), user=user)}")
+    place = device_place(device)
+    federation, _ = said(place)
+    typer.echo(f"removed {uninstall(unit_name(federation, place), user=user)}")

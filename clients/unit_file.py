@@ -61,9 +61,10 @@ RemoveIPC=yes
 _GPUS = ("char-nvidia", "char-nvidia-frontend", "char-nvidia-uvm", "char-nvidia-caps", "char-drm")
 
 
-def unit_name(federation: str) -> str:
-    """Return the name of the unit of this machine's device in a federation."""
-    return f"umbel-{federation}.service"
+def unit_name(federation: str, directory: Path) -> str:
+    """Return the name of a device's unit; two devices of one federation have two."""
+    own = re.sub("[^A-Za-z0-9_.-]", "_", directory.name)[:100]
+    return f"umbel-{federation}{'' if own == federation else f'-{own}'}.service"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +103,7 @@ class Unit:
     @property
     def name(self) -> str:
         """The unit's name."""
-        return unit_name(self.federation)
+        return unit_name(self.federation, self.directory)
 
     def text(self) -> str:
         """Return the unit file."""

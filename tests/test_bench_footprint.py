@@ -142,6 +142,7 @@ def test_a_base_installation_is_flowers_and_little_more() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not flower_footprint.AVAILABLE, reason="flower-supernode is not installed here")
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 def test_an_idle_device_keeps_within_its_bounds() -> None:
     """218 MB for all of it, of which Flower's two daemons alone would take 198 to 219; 30 ours."""
     with flower_agent.server() as (up, device):

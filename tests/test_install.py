@@ -89,6 +89,8 @@ def test_what_keeps_it_alive_and_bounded_is_in_both_units() -> None:
     assert "User=" not in unit(account="").text()
     assert "PrivateDevices=yes" in unit().text()
     assert "PrivateDevices" not in unit(gpu=True).text()
+    assert unit().name == "umbel-wards.service"
+    assert unit(directory=Path("/srv/two of %i")).name == "umbel-wards-two_of__i.service"
     for bad in ("lots", "0", "2 G", "101%", "1G\nUser=root"):
         with pytest.raises(SettingsError, match="--memory"):
             unit(memory=bad)
@@ -226,7 +228,7 @@ def test_a_users_manager_starts_a_killed_or_silent_agent_again(
     umbel = [sys.executable, "-m", "umbel", "client"]
     done = manager.run(*umbel, "install", "--user", "--memory", "1G", "--device", str(device))
     assert done.returncode == 0, done.stderr
-    name = "umbel-tested.service"
+    name = "umbel-tested-edge-0.service"
     first = manager.shown(name)
     assert (first["ActiveState"], first["Type"], first["NRestarts"]) == ("active", "notify", "0")
 
