@@ -245,8 +245,8 @@ class Issuer:
 
     # ---- what time asks for -----------------------------------------------------------------
 
-    def refresh(self) -> list[str]:
-        """Do what is due, and return lines about it for the operator."""
+    def refresh(self, *, superlink: bool = True) -> list[str]:
+        """Do what is due, at the SuperLink too unless told not to; return lines about it."""
         with locked(self._folder):
             now = self._clock()
             with transaction(self._folder) as db:
@@ -254,9 +254,10 @@ class Issuer:
                 self._signing.sign_list(db, now)
             said = self._signing.server_leaves(now)
             self._write_files()  # before the SuperLink, which may take its time
-        said += self._registration.reconcile()
-        with locked(self._folder):
-            self._write_files()
+        if superlink:
+            said += self._registration.reconcile()
+            with locked(self._folder):
+                self._write_files()
         return said
 
     # ---- inside -----------------------------------------------------------------------------

@@ -54,7 +54,7 @@ async def _serve(folder: Path, registrar: Registrar) -> None:
     serving = Service(made, lambda line: lines.say("issuer", line))
     listener = listen(folder)
     try:
-        await serving.refresh()
+        await serving.refresh(superlink=False)
         with suppress(OSError):  # its log is on a full disk
             print(f"issuer: listening on {folder / SOCKET}", flush=True)
         await serving.serve(listener, stop)

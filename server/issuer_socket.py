@@ -14,6 +14,7 @@ import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .issuer_commands import Answer, answer
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 THREADS, ENROLMENTS, WAITING = 24, 16, 256
 SAY_S = 10.0
 """How long a request may take to arrive."""
+FIRST_S = 10.0
+"""When the issuer first does what time asks for at the SuperLink too, which starts beside it."""
 REFRESH_S = 60.0
-"""How often the issuer does what time asks for."""
+"""How often from then on."""
 _PATH_LIMIT = 107  # bytes, of sockaddr_un
 
 
@@ -71,6 +74,7 @@ class Service:
         self._threads = ThreadPoolExecutor(THREADS, "issuer")
         self._places, self._enrolments = asyncio.Semaphore(ENROLMENTS), 0
         self._open: set[asyncio.Task[None]] = set()
+        self._last: list[str] = []
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
         """Answer until `stop`, then finish what was begun."""
@@ -83,22 +87,29 @@ class Service:
             await asyncio.wait(self._open)
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
-    async def refresh(self) -> None:
-        """Do what is due, and say what came of it."""
+    async def refresh(self, *, superlink: bool = True) -> None:
+        """Do what is due, and say what came of it, unless it was so the last time.
+
+        Args:
+            superlink: Whether the SuperLink is asked: while a server starts it is not there yet.
+        """
+        work = partial(self._issuer.refresh, superlink=superlink)
         try:
-            lines = await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._issuer.refresh
-            )
+            lines = await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except UmbelError as error:  # a full disk: the next time it may have room
             lines = [str(error)]
         for line in lines:
-            self._say(line)
+            if line not in self._last:
+                self._say(line)
+        self._last = lines
 
     async def _refreshing(self, stop: asyncio.Event) -> None:
+        pause = FIRST_S
         while not stop.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(REFRESH_S):
+                async with asyncio.timeout(pause):
                     await stop.wait()
+            pause = REFRESH_S
             if not stop.is_set():
                 await self.refresh()
 

@@ -17,7 +17,7 @@ from umbel.protocol.enrolment import Declined, EnrolAnswer
 from umbel.protocol.enrolment_token import Token
 from umbel.protocol.errors import SettingsError, StateError
 from umbel.server import flower_registration, issuer_socket
-from umbel.server.issuer_socket import ENROLMENTS, listen
+from umbel.server.issuer_socket import ENROLMENTS, Service, listen
 from umbel.server.issuer_wire import ask, relay
 from umbel.server.token_terms import Terms
 from umbel.tests.issuing import Clock, Keys, Stage, served
@@ -232,3 +232,19 @@ def test_who_comes_behind_a_superlink_that_hangs_waits_for_a_moment_only(
         thread.join(20)
         registrar.close()
     assert "SuperLink" in str(ended[0])
+
+
+def test_what_is_wrong_for_long_is_said_once_and_again_when_it_comes_back(stage: Stage) -> None:
+    said: list[str] = []
+
+    async def refreshed() -> None:
+        service = Service(stage.issuer, said.append)
+        for away in (True, True, False, True):
+            stage.superlink.away = away
+            await service.refresh()
+        await service.refresh(superlink=False)
+
+    asyncio.run(refreshed())
+    assert len(said) == 2
+    assert said[0] == said[1]
+    assert "the SuperLink's list of nodes is not up to date" in said[0]
