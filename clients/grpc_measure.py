@@ -71,8 +71,17 @@ def speed(address: str, files: TlsFiles, bound: float = MEASURE_S) -> Speed | No
         return None
     except ValueError:
         return None
-    up = max(took.up - empty.up, 1e-6)
-    return Speed(empty.up, moved / up, moved / max(took.down, 1e-6), empty.skew)
+    down = moved / max(took.down, 1e-6)
+    return Speed(empty.up, rate(moved, took.up, empty.up), down, empty.skew)
+
+
+def rate(moved: int, took: float, trip: float) -> float:
+    """Return bytes a second of a call whose time has one way there and back in it.
+
+    That was measured in another call, and on a busy machine may be longer than this whole one: at
+    most half of the time counts as the way.
+    """
+    return moved / max(took - trip, took / 2, 1e-6)
 
 
 def _call(method: Method, count: int, until: float) -> _Took:

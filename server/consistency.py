@@ -60,7 +60,9 @@ def check_clients(run: RunSettings, clients: int) -> None:
     """
     least = max(run.cohort or 0, run.params.min_members)
     if clients < least:
-        raise SettingsError("clients", f"at least {least}, for a cohort of that size", clients)
+        why = "a cohort of that size" if least == run.cohort else f"min-members = {least}"
+        move = "more clients; fewer members only if every device's own policy allows it"
+        raise SettingsError("clients", f"at least {least}, for {why}", clients, move)
     wanted = run.cohort or clients
     if run.rule.robust is not None and run.cohort is None:
         _bears(run.rule.robust, "clients", clients)

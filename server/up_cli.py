@@ -91,8 +91,8 @@ Fresh = Annotated[
 
 
 @app.command(
-    epilog="Example: umbel server up examples/digits --names fl.example.org --token press-17 "
-    "--token press-18 --token press-19 --clients 3"
+    epilog="Example: umbel server up examples/digits --names fl.example.org --token press-1 "
+    "--token press-2 --token press-3 --token press-4 --token press-5"
 )
 def up(  # noqa: PLR0913, PLR0917 - one parameter an option
     directory: App = None,

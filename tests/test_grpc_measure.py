@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from umbel.clients.device_files import TlsFiles
-from umbel.clients.grpc_measure import Speed, speed
+from umbel.clients.grpc_measure import Speed, rate, speed
 from umbel.server import grpc_measure
 from umbel.server.grpc_measure import HEAD, MOST, PIECE
 from umbel.tests.wire_federation import METHOD, Device, Federation, Machine, key_pem, pem
@@ -130,3 +130,9 @@ def test_who_does_not_answer_is_not_waited_for() -> None:
             assert await asyncio.to_thread(speed, address, with_other, 1.0) is None
 
     played(play())
+
+
+def test_a_way_that_seems_longer_than_the_whole_call_makes_no_wonder() -> None:
+    """4 MiB in 100 ms: 10 of them are the way, so 90 are the bytes; or 50, whatever the way was."""
+    assert rate(4 << 20, 0.1, 0.01) == pytest.approx((4 << 20) / 0.09)
+    assert rate(4 << 20, 0.1, 3.0) == pytest.approx((4 << 20) / 0.05)
