@@ -41,6 +41,7 @@ START_S = 90.0
 LAST_S = 10.0
 """How long a ServerApp may take to go when its round has ended."""
 LOOK_S = 2.0
+_NAMES = 8
 _LEAF = "superlink.pem"
 _ANY = {"0.0.0.0": "127.0.0.1", "[::]": "127.0.0.1"}  # noqa: S104 - what they listen on
 
@@ -148,12 +149,8 @@ class ServerUp:
         with suppress(StateError):  # the SuperLink is away for a moment
             states = self.control.nodes()
             online = {name for name, state in states.items() if state.status == ONLINE}
-            before = set() if self._online is None else self._online
-            for name in sorted(online - before):
-                self._say(f"{name} is online ({len(online)} of {len(states)})")
-            for name in sorted(before - online):
-                gone = "offline" if name in states else "removed"
-                self._say(f"{name} is {gone} ({len(online)} of {len(states)} online)")
+            for line in changes(self._online or set(), online, set(states)):
+                self._say(line)
             self._online = online
 
     def connect(self) -> Control:
@@ -205,6 +202,27 @@ class ServerUp:
             holds, what, self.supervisor, watch=self.supervisor.watch, say=self._say,
             vital=programs.SERVERS, seconds=START_S,
         )  # fmt: skip
+
+
+def changes(before: set[str], online: set[str], known: set[str]) -> list[str]:
+    """Return lines about the nodes that came and went.
+
+    Args:
+        before: Who was online.
+        online: Who is.
+        known: Whom the SuperLink knows.
+    """
+    count = f"({len(online)} of {len(known)} online)"
+    went = before - online
+    found = (online - before, "online"), (went & known, "offline"), (went - known, "removed")
+    return [f"{_named(who)} {how} {count}" for who, how in found if who]
+
+
+def _named(who: set[str]) -> str:
+    """Return names with their verb, the first few of many."""
+    shown = ", ".join(sorted(who)[:_NAMES])
+    more = f" and {len(who) - _NAMES} more" if len(who) > _NAMES else ""
+    return f"{shown}{more} {'is' if len(who) == 1 else 'are'}"
 
 
 def _made(file: Path) -> int:

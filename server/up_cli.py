@@ -31,6 +31,7 @@ from .run_config import from_environment, parsed
 from .server_toml import FILE, ServerSettings
 from .token_terms import Terms, span
 from ..host.places import umbel_home
+from ..host.platforms import check_platform
 from ..host.programs import direct
 from ..host.stopping import draining, no_orphans, stoppable
 from ..protocol.errors import SettingsError
@@ -111,6 +112,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
     """Run a federation's server: made if absent, kept up, and the app submitted to its nodes."""
     from .core.supervisor import check_ranks  # noqa: PLC0415 - a wrong flag needs no numpy
 
+    check_platform()
     check_ranks(ranks)
     plan = _planned(directory, run_config or [], clients, secure=secure is Secure.ON)
     wanted = [(item, span(expires)) for item in token or ()]

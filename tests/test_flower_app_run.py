@@ -13,6 +13,7 @@ from umbel.server.app_plan import AppPlan
 from umbel.server.flower_app_run import AppRun, started, unfinished
 from umbel.server.flower_control import RunState
 from umbel.server.flower_programs import Place
+from umbel.server.flower_up import changes
 from umbel.server.ledger import RoundRecord
 from umbel.server.run_directory import RunDirectory
 
@@ -140,3 +141,15 @@ def test_an_earlier_run_goes_on_unless_a_new_one_is_wanted(
     assert server.resumed == ([] if fresh else ["r-1"])
     assert said[0] == ("submitted the app x" if fresh else "submitted the app x: r-1 goes on")
     run.end()
+
+
+def test_nodes_that_come_and_go_are_lines_few_for_many() -> None:
+    many = {f"n{number:02}" for number in range(12)}
+    assert changes(set(), {"a"}, {"a", "b"}) == ["a is online (1 of 2 online)"]
+    assert changes({"a", "b", "c"}, {"c"}, {"a", "c"}) == [
+        "a is offline (1 of 2 online)", "b is removed (1 of 2 online)"
+    ]  # fmt: skip
+    assert changes(set(), many, many) == [
+        "n00, n01, n02, n03, n04, n05, n06, n07 and 4 more are online (12 of 12 online)"
+    ]
+    assert changes(many, many, many) == []
