@@ -9,13 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .history_file import CONTRIBUTED, OPEN, Entry, Totals, read_history
+from .history_file import (
+    CONTRIBUTED,
+    OPEN,
+    Asked,
+    Entry,
+    Totals,
+    read_forgotten,
+    read_history,
+    read_totals,
+)
 from .options import Device, Form, Format, own_place
 from .status_file import alive, read_session
 from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -41,11 +49,10 @@ def history(
 ) -> None:
     """Show what this device was asked, what it did, and what it refused and why."""
     place = own_place(device)
-    since, before = (0.0, float("inf")) if day is None else _bounds(day)
-    entries, forgotten = read_history(place, run=run, since=since, before=before)
-    shown = [] if totals else entries[-newest:]
-    runs = {name: Totals.of([e for e in entries if e.run == name]) for name in _runs(entries)}
-    total = Totals.of(entries)
+    asked = Asked(run, *(_bounds(day) if day is not None else ()))
+    runs, forgotten = read_totals(place, asked), read_forgotten(place)
+    total = Totals.of(runs.values())
+    shown = [] if totals else read_history(place, asked, newest)
     if form is Format.JSON:
         answer = {
             "device": str(place),
@@ -59,11 +66,11 @@ def history(
     going = _going_on(place)
     for entry in shown:
         typer.echo(_line(entry, going))
-    if len(shown) < len(entries) and not totals:
-        typer.echo(f"... of {len(entries)}; --newest {len(entries)} shows all")
+    if len(shown) < total.entries and not totals:
+        typer.echo(f"the newest of {total.entries}; --newest {total.entries} shows all")
     for name, of in runs.items() if totals else ():
         typer.echo(f"{name or 'no run'}: {_said(of)}")
-    typer.echo(f"in all: {_said(total)}" if entries else "nothing happened yet")
+    typer.echo(f"in all: {_said(total)}" if total.entries else "nothing happened yet")
     if forgotten.entries:
         typer.echo(f"older, kept as sums only: {_said(forgotten)}")
 
@@ -95,10 +102,6 @@ def _bounds(day: str) -> tuple[float, float]:
         return begin.timestamp(), (begin + timedelta(days=1)).timestamp()
     except (ValueError, OverflowError, OSError):
         raise SettingsError("--day", "today, or a day like 2027-01-31", day) from None
-
-
-def _runs(entries: Sequence[Entry]) -> list[str]:
-    return list(dict.fromkeys(entry.run for entry in entries))
 
 
 def _going_on(place: Path) -> bool:

@@ -10,13 +10,13 @@ import os
 import sqlite3
 import stat
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ..protocol.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 FILE = "history.sqlite"
@@ -87,16 +87,10 @@ class Totals:
     bytes_down: int = 0
 
     @classmethod
-    def of(cls, entries: Sequence[Entry]) -> Self:
+    def of(cls, several: Iterable[Totals]) -> Self:
         """Add up."""
-        return cls(
-            entries=len(entries),
-            attempts=sum(e.times for e in entries if e.kind == "attempt"),
-            contributed=sum(e.times for e in entries if e.outcome == CONTRIBUTED),
-            refused=sum(e.times for e in entries if e.outcome == REFUSED),
-            bytes_up=sum(e.bytes_up for e in entries),
-            bytes_down=sum(e.bytes_down for e in entries),
-        )
+        sums = zip(*(astuple(one) for one in several), strict=True)
+        return cls(**dict(zip([item.name for item in fields(cls)], map(sum, sums), strict=False)))
 
 
 COLUMNS = {item.name: str(item.type) for item in fields(Entry)}
@@ -105,51 +99,92 @@ INSERT = (
     f"VALUES ({', '.join('?' * len(COLUMNS))})"
 )
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM entry"  # noqa: S608
+_SUMS = (
+    "SELECT run, COUNT(*), SUM((kind = 'attempt') * times), SUM((outcome = ?) * times), "
+    "SUM((outcome = ?) * times), SUM(bytes_up), SUM(bytes_down) FROM entry"
+)
+_ENDLESS = float("inf")
+
+
+class Asked(NamedTuple):
+    """Which rows are asked for."""
+
+    run: str | None = None
+    """Only of this run."""
+    since: float = 0.0
+    """Only what ended then or later, seconds since 1970."""
+    before: float = _ENDLESS
+    """Only what began earlier."""
+
+    @property
+    def where(self) -> tuple[str, list[Any]]:
+        """The condition, and its values."""
+        more = ("", []) if self.run is None else (" AND run = ?", [self.run])
+        return f"until >= ? AND at < ?{more[0]}", [self.since, self.before, *more[1]]
 
 
 def read_history(
-    directory: Path,
-    *,
-    run: str | None = None,
-    since: float = 0.0,
-    before: float = float("inf"),
-    newest: int | None = None,
-) -> tuple[list[Entry], Totals]:
-    """Return rows, oldest first, and the sums of those that are kept no more.
-
-    Args:
-        directory: The device's.
-        run: Only of this run.
-        since: Only what ended then or later, seconds since 1970.
-        before: Only what began earlier.
-        newest: At most so many of them, the newest.
+    directory: Path, asked: Asked | None = None, newest: int | None = None
+) -> list[Entry]:
+    """Return rows, oldest first; at most so many of them, the newest.
 
     Raises:
         StateError: The file cannot be read, or is damaged.
     """
     path = directory / FILE
-    if not os.path.lexists(path):
-        return [], Totals()
-    where = "until >= ? AND at < ?" + ("" if run is None else " AND run = ?")
-    values: list[Any] = [since, before, *([] if run is None else [run])]
-    values.append(-1 if newest is None else newest)
+    where, values = (asked or Asked()).where
     query = f"{_SELECT} WHERE {where} ORDER BY id DESC LIMIT ?"
+    rows = _read(path, query, [*values, -1 if newest is None else newest])
+    return [_entry(path, row) for row in reversed(rows)]
+
+
+def read_totals(directory: Path, asked: Asked | None = None) -> dict[str, Totals]:
+    """Return the sums of the rows of each run, by its id, in the order in which they began.
+
+    Raises:
+        StateError: The file cannot be read, or is damaged.
+    """
+    path = directory / FILE
+    where, values = (asked or Asked()).where
+    query = f"{_SUMS} WHERE {where} GROUP BY run ORDER BY MIN(id)"
+    rows = _read(path, query, [CONTRIBUTED, REFUSED, *values])
+    return {_text(path, "run", run): _totals(path, sums) for run, *sums in rows}
+
+
+def read_forgotten(directory: Path) -> Totals:
+    """Return the sums of rows that are kept no more.
+
+    Raises:
+        StateError: The file cannot be read, or is damaged.
+    """
+    path = directory / FILE
+    rows = _read(path, "SELECT * FROM forgotten", [])
+    if not rows and os.path.lexists(path):
+        raise _unusable(path, "no sums")
+    return _totals(path, rows[0]) if rows else Totals()
+
+
+def _read(path: Path, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return the rows of a query; none where there is no file."""
+    if not os.path.lexists(path):
+        return []
     try:
         _check_file(path)
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)
         try:
             _check_version(db, path)
-            rows = db.execute(query, values).fetchall()
-            sums = db.execute("SELECT * FROM forgotten").fetchone() or ()
+            return db.execute(query, values).fetchall()
         finally:
             db.close()
     except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
         raise _unusable(path, error) from error
-    entries = [_entry(path, row) for row in reversed(rows)]
+
+
+def _totals(path: Path, sums: Sequence[Any]) -> Totals:
     names = [item.name for item in fields(Totals)]
     if len(sums) != len(names) or not all(type(n) is int and n >= 0 for n in sums):
         raise _unusable(path, "sums that are none")
-    return entries, Totals(**dict(zip(names, sums, strict=True)))
+    return Totals(**dict(zip(names, sums, strict=True)))
 
 
 def open_history(path: Path) -> sqlite3.Connection:
@@ -192,14 +227,17 @@ def _check_version(db: sqlite3.Connection, path: Path) -> None:
 def _entry(path: Path, row: Sequence[Any]) -> Entry:
     """Return a row, if each cell is of its type and a terminal can show it."""
     for (name, kind), value in zip(COLUMNS.items(), row, strict=True):
-        good = {"str": str, "int": int, "float": float}[kind] is type(value)
-        if good and isinstance(value, str):
-            good = value.isprintable() and len(value) <= TEXT_BYTES
-        elif good:
-            good = 0 <= value < float("inf")
-        if not good:
+        if kind == "str":
+            _text(path, name, value)
+        elif type(value).__name__ != kind or not 0 <= value < _ENDLESS:
             raise _unusable(path, f"a damaged cell in `{name}`")
     return Entry(**dict(zip(COLUMNS, row, strict=True)))
+
+
+def _text(path: Path, name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.isprintable() or len(value) > TEXT_BYTES:
+        raise _unusable(path, f"a damaged cell in `{name}`")
+    return value
 
 
 def _unusable(path: Path, got: object) -> StateError:

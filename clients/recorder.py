@@ -81,6 +81,7 @@ class Recorder(Record):
         self._history.settle()
         self._row, self._outcome, self._from = 0, OPEN, (0, 0)
         self._open = False
+        self._rounds: set[tuple[int, str]] = set()
         self._others = [0, 0]
         """Bytes of attempts."""
         self._lock = threading.Lock()
@@ -126,6 +127,8 @@ class Recorder(Record):
         """Note that this device has done its part, at once: the server may say nothing more."""
         self._outcome = CONTRIBUTED
         self._note(outcome=CONTRIBUTED)
+        self._rounds.add((self._status.round, self._status.phase))
+        self._show(rounds=len(self._rounds))
 
     def refused(self, refused: Refused) -> None:
         """Note why it goes no further; the words stay here."""

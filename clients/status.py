@@ -18,7 +18,16 @@ from .apps import WAITING, Apps
 from .device_files import DeviceFiles
 from .doctor_files import Known
 from .history_cli import counted, size, stamp
-from .history_file import CONTRIBUTED, INTERRUPTED, OPEN, REFUSED, Totals, read_history
+from .history_file import (
+    CONTRIBUTED,
+    INTERRUPTED,
+    OPEN,
+    REFUSED,
+    Asked,
+    Totals,
+    read_history,
+    read_totals,
+)
 from .hours import within
 from .leave import Left, read_left
 from .pause import LEFT, Pause, local, paused
@@ -134,7 +143,8 @@ def _rows(status: Status) -> list[tuple[str, str]]:
     if session is not None:
         word = "answers" if session.up else "does not answer"
         connection = f"the server at {session.gateway} {word}, since {local(session.since)}"
-        handed = f"{size(session.bytes_up)} up, {size(session.bytes_down)} down"
+        moved = f"{size(session.bytes_up)} up, {size(session.bytes_down)} down"
+        handed = f"{counted(session.rounds, 'round')}, {moved}"
     if agent is not None:
         restarts = f", {counted(agent.restarts, 'restart')}" if agent.restarts else ""
         running = f"process {agent.pid}, since {local(agent.began)}{restarts}"
@@ -219,8 +229,9 @@ def _programs(found: Status, directory: Path, _known: Known) -> None:
 
 
 def _record(found: Status, directory: Path, _known: Known) -> None:
-    entries, _ = read_history(directory, since=found.at - RECENT)
-    found.today = Totals.of(entries)
+    asked = Asked(since=found.at - RECENT)
+    entries = read_history(directory, asked)
+    found.today = Totals.of(read_totals(directory, asked).values())
     attempts = [entry for entry in entries if entry.kind == "attempt"]
     found.last = attempts[-1] if attempts else None
     if found.last is not None and found.last.outcome == OPEN and not found.session_alive:

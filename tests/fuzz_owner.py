@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from umbel.clients.history import History
-from umbel.clients.history_file import FILE, REFUSED, Entry, read_history
+from umbel.clients.history_file import (
+    FILE,
+    REFUSED,
+    Entry,
+    read_forgotten,
+    read_history,
+    read_totals,
+)
 from umbel.clients.leave import Left, read_left
 from umbel.clients.pause import LEFT, PAUSED, Pause, paused
 from umbel.clients.status_file import (
@@ -67,10 +74,14 @@ def _whole_history() -> bytes:
     return (place / FILE).read_bytes()
 
 
+def _all(place: Path) -> object:
+    return read_history(place), read_totals(place), read_forgotten(place)
+
+
 def _history_bytes(data: bytes) -> object:
     try:
         with Spoilt(folder() / FILE, data):
-            return read_history(folder())
+            return _all(folder())
     finally:
         for left in ("-wal", "-shm", "-journal"):
             Path(f"{folder() / FILE}{left}").unlink(missing_ok=True)
@@ -95,7 +106,7 @@ def _history_cells(data: bytes) -> object:
                 except (sqlite3.Error, OverflowError, UnicodeEncodeError):
                     continue
         db.commit()
-    return read_history(place)
+    return _all(place)
 
 
 def _writes(data: bytes) -> None:

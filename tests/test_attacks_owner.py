@@ -38,7 +38,7 @@ def test_a_server_that_asks_again_and_again_does_not_push_the_record_out(tmp_pat
         row = record.add(asked)
         record.change(row, until=2.0 + number, outcome=REFUSED, code="policy", reason="no")
     record.close()
-    entries, _ = read_history(tmp_path)
+    entries = read_history(tmp_path)
     assert [(entry.outcome, entry.times) for entry in entries] == [(CONTRIBUTED, 1), (REFUSED, 200)]
 
 

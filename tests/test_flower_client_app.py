@@ -161,7 +161,7 @@ def test_a_wrong_invitation_gets_a_code_and_no_session(
     record = invite(device, **changes)
     reply = umbel.secure(answering())(message(records={"umbel.invite": record}), context())
     assert code(reply) == reason
-    ((entry,), _) = read_history(device)
+    (entry,) = read_history(device)
     assert (entry.kind, entry.outcome, entry.times) == ("refusal", "refused", 1)
     assert entry.code == reason_text(reason)
     assert entry.run == ("r" if changes.keys() & {"ca-sha256", "gateway"} else "")
@@ -176,7 +176,7 @@ def test_a_device_that_its_owner_paused_joins_nothing(device: Path, left: bool) 
     asked = message(records={"umbel.invite": invite(device)})
     for _ in range(3):
         assert code(umbel.secure(answering())(asked, context())) == pb.REASON_PAUSED
-    ((entry,), _) = read_history(device)
+    (entry,) = read_history(device)
     assert (entry.code, entry.run, entry.times) == ("paused", "r", 3)
 
 

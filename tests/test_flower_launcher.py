@@ -78,7 +78,7 @@ def test_an_unapproved_bundle_leaves_no_marker(device: Path, tmp_path: Path) -> 
     line = f"app not allowed: bundle {sha256(fab).hexdigest()} is not in trust.apps, nor signed"
     assert console.count(line) == 1
     assert "Traceback" not in console
-    ((entry,), _) = read_history(device)
+    (entry,) = read_history(device)
     assert (entry.kind, entry.code, entry.key) == ("refusal", "app not allowed", "trust.apps")
     assert entry.app == sha256(fab).hexdigest()
     assert line in entry.reason
@@ -228,7 +228,7 @@ def test_a_plain_app_does_not_answer_where_secure_is_required(device: Path, tmp_
     pushed, console = play(tmp_path / "task", fab, environment=environment(device, tmp_path))
     assert (pushed["error"], pushed["reason"], pushed["details"]) == (True, "", "")
     assert "plain refused: this app answers with plain updates" in console
-    ((entry,), _) = read_history(device)
+    (entry,) = read_history(device)
     assert (entry.code, entry.key) == ("plain refused", "secure.required")
     assert entry.app == sha256(fab).hexdigest()
 

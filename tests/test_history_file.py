@@ -22,9 +22,12 @@ from umbel.clients.history_file import (
     FILE,
     INTERRUPTED,
     REFUSED,
+    Asked,
     Entry,
     Totals,
+    read_forgotten,
     read_history,
+    read_totals,
 )
 from umbel.protocol.errors import StateError
 
@@ -57,7 +60,7 @@ def opened() -> Iterator[Opened]:
 def test_a_row_is_there_before_its_attempt_is_over(tmp_path: Path, opened: Opened) -> None:
     record = opened(tmp_path)
     row = record.add(ATTEMPT)
-    assert read_history(tmp_path) == ([ATTEMPT], Totals())
+    assert read_history(tmp_path) == [ATTEMPT]
     record.change(row, until=11.0, members=20, bytes_up=5)
     record.change(row, until=12.0, survivors=19, outcome=CONTRIBUTED, bytes_down=7)
     record.close()
@@ -66,11 +69,11 @@ def test_a_row_is_there_before_its_attempt_is_over(tmp_path: Path, opened: Opene
     )
     assert os.listdir(tmp_path) == [FILE]
     assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
-    assert read_history(tmp_path)[0] == [expected]
+    assert read_history(tmp_path) == [expected]
 
 
 def test_nothing_is_there_before_anything_happened(tmp_path: Path) -> None:
-    assert read_history(tmp_path) == ([], Totals())
+    assert read_history(tmp_path) == []
     assert os.listdir(tmp_path) == []
 
 
@@ -79,7 +82,7 @@ def test_what_a_lost_process_left_open_was_interrupted(tmp_path: Path, opened: O
     done = opened(tmp_path)
     done.change(done.add(ATTEMPT), outcome=CONTRIBUTED)
     opened(tmp_path).settle()
-    assert [e.outcome for e in read_history(tmp_path)[0]] == [INTERRUPTED, CONTRIBUTED]
+    assert [e.outcome for e in read_history(tmp_path)] == [INTERRUPTED, CONTRIBUTED]
 
 
 def test_filters(tmp_path: Path, opened: Opened) -> None:
@@ -87,14 +90,32 @@ def test_filters(tmp_path: Path, opened: Opened) -> None:
     for at, run in ((10.0, "a"), (20.0, "b"), (30.0, "a")):
         record.change(record.add(replace(ATTEMPT, at=at, run=run)), until=at + 5, outcome=REFUSED)
     found = {
-        "run": read_history(tmp_path, run="a")[0],
-        "since": read_history(tmp_path, since=25.0)[0],
-        "before": read_history(tmp_path, before=30.0)[0],
-        "newest": read_history(tmp_path, newest=2)[0],
+        "run": read_history(tmp_path, Asked("a")),
+        "since": read_history(tmp_path, Asked(since=25.0)),
+        "before": read_history(tmp_path, Asked(before=30.0)),
+        "newest": read_history(tmp_path, newest=2),
     }
     assert {name: [e.at for e in of] for name, of in found.items()} == {
         "run": [10.0, 30.0], "since": [20.0, 30.0], "before": [10.0, 20.0], "newest": [20.0, 30.0]
     }  # fmt: skip
+
+
+def test_sums_are_those_of_each_run(tmp_path: Path, opened: Opened) -> None:
+    assert read_totals(tmp_path) == {}
+    assert Totals.of([]) == read_forgotten(tmp_path) == Totals()
+    record = opened(tmp_path)
+    done = replace(ATTEMPT, outcome=CONTRIBUTED, bytes_up=2, bytes_down=3)
+    for run in ("b", "a", "b"):
+        record.add(replace(done, run=run))
+    record.refuse("limits", "k", "why", run="a")
+    record.refuse("limits", "k", "why", run="a")
+    b = Totals(entries=2, attempts=2, contributed=2, bytes_up=4, bytes_down=6)
+    a = Totals(entries=2, attempts=1, contributed=1, refused=2, bytes_up=2, bytes_down=3)
+    assert list(read_totals(tmp_path).items()) == [("b", b), ("a", a)]
+    assert read_totals(tmp_path, Asked("a")) == {"a": a}
+    assert Totals.of([a, b]) == Totals(
+        entries=4, attempts=3, contributed=3, refused=2, bytes_up=6, bytes_down=9
+    )
 
 
 def test_what_repeats_the_row_before_is_counted_there(tmp_path: Path, opened: Opened) -> None:
@@ -106,14 +127,14 @@ def test_what_repeats_the_row_before_is_counted_there(tmp_path: Path, opened: Op
         record.add(Entry(kind="session", at=1.0, until=2.0, outcome=ENDED, code="policy"))
     record.refuse("plain refused", "secure.required", "the run is plain")
     record.refuse("plain refused", "secure.required", "the run is plain")
-    entries, _ = read_history(tmp_path)
+    entries = read_history(tmp_path)
     assert len(entries) == 151
     assert entries[-1].times == 2
     for number in range(50, 90):
         row = record.add(replace(ATTEMPT, round=number, bytes_up=10))
         record.change(row, until=20.0 + number, outcome=REFUSED, code="policy", reason="too few")
-    (*_, last), _ = read_history(tmp_path)
-    assert len(read_history(tmp_path)[0]) == 152
+    *_, last = read_history(tmp_path)
+    assert len(read_history(tmp_path)) == 152
     assert (last.round, last.until, last.times, last.bytes_up) == (50, 109.0, 40, 400)
 
 
@@ -121,7 +142,7 @@ def test_two_contributions_are_two_rows(tmp_path: Path, opened: Opened) -> None:
     record = opened(tmp_path)
     for _ in range(2):
         record.change(record.add(ATTEMPT), outcome=CONTRIBUTED)
-    assert len(read_history(tmp_path)[0]) == 2
+    assert len(read_history(tmp_path)) == 2
 
 
 def test_old_rows_go_and_their_sums_stay(
@@ -133,8 +154,8 @@ def test_old_rows_go_and_their_sums_stay(
         entry = replace(ATTEMPT, at=float(number), until=float(number), round=number)
         outcome = CONTRIBUTED if number % 3 else REFUSED
         record.add(replace(entry, outcome=outcome, bytes_up=2, bytes_down=3, reason="x" * 50))
-    entries, forgotten = read_history(tmp_path)
-    kept = Totals.of(entries)
+    entries, forgotten = read_history(tmp_path), read_forgotten(tmp_path)
+    kept = Totals.of(read_totals(tmp_path).values())
     assert 500 < kept.entries < 3000
     assert entries[-1].round == 2999
     assert kept.entries + forgotten.entries == 3000
@@ -148,7 +169,7 @@ def test_old_rows_go_and_their_sums_stay(
 
 def test_words_are_one_line_of_bounded_length(tmp_path: Path, opened: Opened) -> None:
     opened(tmp_path).refuse("policy", "k", "a\nb\x1b[2J" + "é" * 5000)
-    ((entry,), _) = read_history(tmp_path)
+    (entry,) = read_history(tmp_path)
     assert entry.reason.startswith("a b\\x1b[2Jéé")
     assert len(entry.reason.encode()) <= 1000
 
@@ -162,7 +183,7 @@ def test_a_damaged_file_stops_nothing_is_said_and_put_aside(
     record = opened(tmp_path, lines.append)
     record.add(ATTEMPT)  # may be lost
     record.add(ATTEMPT)
-    assert read_history(tmp_path)[0][-1] == ATTEMPT
+    assert read_history(tmp_path)[-1] == ATTEMPT
     if content:
         assert any("file is not a database" in line for line in lines)
         assert (tmp_path / f"{FILE}.damaged").read_bytes() == content
@@ -202,7 +223,7 @@ def test_a_full_disk_is_said_and_the_next_row_is_tried(tmp_path: Path, opened: O
     for _ in range(40):
         record.add(replace(ATTEMPT, reason="x" * 900))
     assert any("database or disk is full" in line for line in lines)
-    assert len(read_history(tmp_path)[0]) > 20  # opened anew, it went on
+    assert len(read_history(tmp_path)) > 20  # opened anew, it went on
 
 
 WRITING = """
@@ -232,7 +253,7 @@ def test_a_process_that_is_killed_at_any_moment_leaves_all_it_had_written(tmp_pa
         writer.stdout.close()
         writer.wait()
         told = max(int(line) for line in lines if line.strip().isdigit())
-        entries, _ = read_history(tmp_path)
+        entries = read_history(tmp_path)
         rounds = [entry.round for entry in entries]
         assert rounds == list(range(len(rounds)))
         assert rounds[-1] in {told, told + 1}  # it may have died before it told the last

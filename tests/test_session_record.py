@@ -115,7 +115,7 @@ def _finished(run: Run) -> None:
 
 
 def _record(device: DeviceThread) -> list[Entry]:
-    return read_history(device.files.directory)[0]
+    return read_history(device.files.directory)
 
 
 def _events(run: Run, kind: str) -> list[tuple[str, str]]:
