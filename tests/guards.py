@@ -261,7 +261,10 @@ DEVICE = [
     out(
         "_session::test_a_device_whose_journal_cannot_be_written_says_nothing_more",
         SESSION,
-        ("self._unfit = str(error)", "self._unfit = ''"),
+        (
+            "self._unfit = str(error)\n            refused",
+            "self._unfit = ''\n            refused",
+        ),
     ),
     out(REPEAT, SESSION, ("voted=voted,", "voted=None,")),
     out(
