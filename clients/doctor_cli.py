@@ -15,6 +15,7 @@ from . import doctor
 from .doctor_files import FILES
 from .options import ENVIRONMENT, Device, Form, Format, devices
 from ..host.doctor import run, show, told_on_stderr
+from ..host.doctor_machine import other_user
 from ..host.timeouts import listed
 from ..protocol.errors import SettingsError
 
@@ -40,6 +41,8 @@ def doctor_(
     if place is None or not place.is_dir():
         line = f"{place or devices()}: no device was enrolled here"
         show([FILES("device.missing", line, "umbel client enrol TOKEN")], form.value)
+    elif other := other_user(place, "umbel client doctor --device"):
+        show([other], form.value)
     else:
         show(run(doctor.probes(place), told_on_stderr), form.value)
 

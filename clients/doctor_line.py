@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from .links import interface_to, listed
 from .. import __version__
 from ..host import doctor_dial as dial
 from ..host import doctor_tls as tls
@@ -59,6 +60,7 @@ LINE = Table({
     "line.speed": Kind(OK, "bytes a second each way, measured with the gateway"),
     "line.slow": Kind(WARNING, "less than 128 KiB a second, one way or the other"),
     "line.capped": Kind(NOTE, "what a cap of bytes a day comes to on this line"),
+    "line.metered": Kind(NOTE, "the link is a metered one of the policy, and was not measured"),
     "line.unmeasured": Kind(NOTE, "the gateway does not measure, or not in time"),
     "versions.server": Kind(WARNING, "server and device run different minor versions of umbel"),
     "protocol.old": Kind(PROBLEM, "the server speaks an older protocol than the policy allows"),
@@ -106,13 +108,18 @@ def gateway(known: Known, way: Way = _WAY) -> Iterator[Finding]:
 
 def measured(known: Known, bound: float | None = None) -> Iterator[Finding]:
     """Measure the line to the gateway, and say what a cap of the policy makes of it."""
-    from .grpc_measure import MEASURE_S, speed  # noqa: PLC0415 - grpc waits until it is needed
+    from .grpc_measure import LITTLE, MEASURE_S, MUCH, speed  # noqa: PLC0415 - grpc waits
 
     if known.files is None:
         return
+    interface, metered = interface_to(known.gateway), known.policy.metered_interfaces
+    if metered is not None and listed(interface, metered):
+        yield LINE("line.metered", f"the way to the gateway, by {interface}, is a metered link")
+        return
+    most = MUCH if known.policy.bytes_per_day is None else LITTLE
     try:
         own = known.files.tls(datetime.now(UTC))
-        found = speed(known.gateway, own, MEASURE_S if bound is None else bound)
+        found = speed(known.gateway, own, MEASURE_S if bound is None else bound, most)
     except (SettingsError, BadCertificate):
         return  # said of the files
     if found is None:
@@ -153,7 +160,8 @@ def _secured(
     """Return a connection with a server of this device's federation, or None after the cause."""
 
     def steps() -> dial.Steps:
-        return dial.reached(what, address, proxy, way.resolve, way.bound)
+        source = f"{'superlink' if what == 'front' else what} of device.toml"
+        return dial.reached(what, address, proxy, way.resolve, way.bound, source)
 
     line = yield from steps()
     place = dial.split(address)

@@ -99,6 +99,7 @@ def split(address: str) -> tuple[str, int] | None:
 def reached(
     what: str, address: str, proxy: Proxy | None = None,
     resolve: Callable[..., Addresses] = socket.getaddrinfo, bound: float | None = None,
+    source: str = "",
 ) -> Steps:  # fmt: skip
     """Return a connection with `address`, or None after the finding that says why not.
 
@@ -108,7 +109,9 @@ def reached(
         proxy: Through which it is reached.
         resolve: As `socket.getaddrinfo`.
         bound: Seconds for each step, in place of this module's.
+        source: Where the address stands, for the lines.
     """
+    what = f"{what} (from {source})" if source else what
     place = split(address)
     if place is None:
         line = f"{what}: {address!r} is no host:port"

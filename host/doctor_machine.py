@@ -58,6 +58,8 @@ MACHINE = Table({
     "versions.flower": Kind(PROBLEM, "another minor version of flwr than this umbel works with"),
     "wheels.broken": Kind(PROBLEM, "a compiled package is missing, or made for another processor, "
                           "C library or Python"),
+    "user.other": Kind(PROBLEM, "the directory belongs to another user, as whom alone it can be "
+                       "looked at; nothing else was"),
     "files.open": Kind(PROBLEM, "a key or a directory of keys can be read or changed by others"),
     "files.owner": Kind(PROBLEM, "a file belongs to another user"),
     "disk.ok": Kind(OK, "free bytes where state is kept"),
@@ -120,6 +122,16 @@ def wheels(
 
 
 _REINSTALL = "pip install --force-reinstall umbel, by the Python that runs it"
+
+
+def other_user(folder: Path, command: str) -> Finding | None:
+    """Return the finding that this is not the user of a directory: nothing there would be right."""
+    owner = folder.stat().st_uid
+    if owner == os.geteuid():
+        return None
+    line = f"{folder} belongs to user {owner}, and this is user {os.geteuid()}"
+    fix = f"as root: setpriv --reuid={owner} --clear-groups {command} {folder}"
+    return MACHINE("user.other", line, fix)
 
 
 def private(*files: Path) -> Iterator[Finding]:

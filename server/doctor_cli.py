@@ -13,6 +13,7 @@ import typer
 
 from . import doctor
 from ..host.doctor import run, show, told_on_stderr
+from ..host.doctor_machine import other_user
 from ..host.places import umbel_home
 from ..host.timeouts import listed
 from ..protocol.errors import SettingsError
@@ -47,7 +48,10 @@ def doctor_(
     if times:
         listed(_PARTS, form.value)
         return
-    show(run(doctor.probes(_place(federation)), told_on_stderr), form.value)
+    place = _place(federation)
+    if other := other_user(place, "umbel server doctor --federation"):
+        show([other], form.value)
+    show(run(doctor.probes(place), told_on_stderr), form.value)
 
 
 def _place(given: Path | None) -> Path:

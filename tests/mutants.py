@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from umbel.tests import (
     guards,
     guards_care,
+    guards_doctor,
     guards_issuer,
     guards_joining,
     guards_members,
@@ -45,6 +46,7 @@ GUARDS = [
     *guards.GUARDS, *guards_members.GUARDS,
     *guards_server.GUARDS, *guards_care.GUARDS, *guards_policy.GUARDS,
     *guards_joining.GUARDS, *guards_issuer.GUARDS, *guards_owner.GUARDS,
+    *guards_doctor.GUARDS,
 ]  # fmt: skip
 ROOT = Path(__file__).resolve().parents[1]
 PASSED, FAILED, NOTHING = 0, 1, 5  # pytest's exit codes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,7 +39,25 @@ def test_without_a_device_that_is_the_finding(capsys: pytest.CaptureFixture[str]
     shown("device.missing", findings)
 
 
-CASES = {"device.missing": test_without_a_device_that_is_the_finding}
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_another_users_directory_is_not_looked_at(
+    side: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = home / "theirs"
+    folder.mkdir()
+    os.chown(folder, 12345, -1)
+    flag = "--device" if side == "client" else "--federation"
+    status, findings = asked(capsys, side, "doctor", flag, str(folder))
+    assert status == 2
+    assert len(findings) == 1
+    assert "setpriv --reuid=12345" in shown("user.other", findings).fix
+
+
+CASES = {
+    "device.missing": test_without_a_device_that_is_the_finding,
+    "user.other": test_another_users_directory_is_not_looked_at,
+}
 
 
 def test_several_devices_are_listed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -152,12 +152,18 @@ CASES: dict[str, Callable[[Place], list[Finding]]] = {
     "line.slow": lambda place: paced(place, 50_000),
     "line.capped": lambda place: paced(place, 1e6, Policy(bytes_per_day=10_000_000)),
     "line.unmeasured": gateway,
+    "line.metered": lambda place: list(line.measured(metered(place))),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_finding_is_provoked(name: str, place: Place) -> None:
     shown(name, CASES[name](place))
+
+
+def metered(place: Place) -> Known:
+    policy = Policy(metered_interfaces=("lo",), metered_bytes_per_day=1)
+    return place.known(gateway="127.0.0.1:1", policy=policy)
 
 
 def paced(place: Place, up: float, policy: Policy | None = None) -> list[Finding]:
@@ -224,6 +230,12 @@ def test_a_device_without_a_certificate_hears_that_it_is_refused(place: Place) -
     port = place.tls(place.context(alpn="h2", clients=True), speak)
     known = place.known(gateway=f"localhost:{port}", directory=place.folder)
     shown("tls.refused", line.gateway(known, WAY))
+
+
+def test_where_an_address_came_from_is_said(place: Place) -> None:
+    there = place.bound()
+    finding = shown("port.closed", line.front(place.known(superlink=there), WAY))
+    assert finding.line.startswith(f"front (from superlink of device.toml) {there}: ")
 
 
 def test_front_and_gateway_exchanged_are_said_to_be(place: Place) -> None:

@@ -21,7 +21,6 @@ from umbel.protocol.members import MemberList
 from umbel.tests.federations import made
 from umbel.tests.provoked import shown
 from umbel.tests.test_doctor_files import edited
-from umbel.tests.wire_federation import pem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,15 +136,6 @@ def test_each_finding_is_provoked(name: str, device: Path) -> None:
 def test_the_key_that_refuses_now_is_named(device: Path) -> None:
     finding = shown("limits.now", never(device))
     assert finding.fix == "wait, or policy.toml: limits.hours"
-
-
-def test_a_list_by_an_issuing_ca_for_which_the_root_does_not_vouch_is_none(device: Path) -> None:
-    stranger = Authority.create("tested", NOW)
-    wanted = MemberList("tested", 7, NOW, NOW + timedelta(days=7))
-    (device / "members.list").write_bytes(wanted.sign(stranger))
-    (device / "members.list").chmod(0o600)
-    (device / "issuing.pem").write_bytes(pem(stranger.certificate))
-    shown("list.bad", state.members(Known.read(device), NOW))
 
 
 def test_a_bundle_that_was_decided_is_no_finding(device: Path) -> None:

@@ -19,7 +19,7 @@ from umbel.tests.provoked import shown
 from umbel.tests.wire_federation import pem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from umbel.host.doctor import Finding
 
@@ -46,7 +46,13 @@ def met(wanted: tls.Expected, port: int) -> tuple[list[Finding], ssl.SSLSocket |
     def again() -> socket.socket:
         return socket.create_connection(("127.0.0.1", port), 5)
 
-    findings, steps = [], tls.checked(wanted, again(), again)
+    return ended_with(tls.checked(wanted, again(), again))
+
+
+def ended_with(
+    steps: Generator[Finding, None, ssl.SSLSocket | None],
+) -> tuple[list[Finding], ssl.SSLSocket | None]:
+    findings = []
     while True:
         try:
             findings.append(next(steps))
@@ -183,17 +189,6 @@ def test_a_device_without_a_certificate_is_refused(stage: Stage) -> None:
     shown("tls.refused", gateway(stage, None))
 
 
-def test_no_secret_leaves_before_the_server_is_known(stage: Stage) -> None:
-    came: list[bytes] = []
-
-    def answer(line: ssl.SSLSocket) -> None:
-        came.append(line.recv(4096))
-
-    context = stage.context(by=Authority.create("south", NOW))
-    shown("tls.federation", found(expected(stage), stage.tls(context, answer)))
-    assert not any(came)
-
-
 @pytest.mark.parametrize(
     ("ahead", "said"),
     [(0.0, "clock.ok"), (4.0, "clock.drift"), (90.0, "clock.skew"), (-100.0, "clock.ok"),
@@ -229,15 +224,6 @@ def test_a_clock_with_which_nothing_is_in_force_is_measured_all_the_same(stage: 
     assert answer is not None
     assert answer.skew is not None
     assert answer.skew.days in {-100, -101}
-
-
-def test_dates_apart_a_stranger_is_a_stranger(stage: Stage) -> None:
-    """What has ended and is another federation's besides is trusted with nothing."""
-    other = Authority.create("south", NOW - timedelta(days=400))
-    context = stage.context(by=other, begins=-100 * DAY)
-    findings, secure = met(expected(stage), stage.tls(context, hang))
-    assert secure is None
-    assert "tls.ok" not in {one.id for one in findings}
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_key_that_others_read_is_found(folder: Path) -> None:
 
 def test_the_names_that_lack_are_listed(folder: Path) -> None:
     finding = shown("server.names", other_names(folder))
-    assert "bears fl.example.org, localhost, 192.0.2.7, 127.0.0.1, ::1" in finding.line
+    assert "bears fl.example.org, 192.0.2.7, localhost, 127.0.0.1, ::1" in finding.line
     assert finding.line.endswith("but not fl2.example.org")
 
 

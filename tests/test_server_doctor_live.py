@@ -45,7 +45,8 @@ class Server:
                  "listen_front": self.stage.bound()}  # fmt: skip
         for name, port in listening.items():
             there[name] = port if isinstance(port, str) else f"127.0.0.1:{port}"
-        (self.folder / "server.toml").write_text(settings(**there).dumps())
+        own = {"names": ("127.0.0.1",)} if "front" in there else {}
+        (self.folder / "server.toml").write_text(settings(**there, **own).dumps())
         return Place.read(self.folder)
 
     def context(self, server: str, alpn: str = "") -> ssl.SSLContext:
@@ -141,7 +142,7 @@ CASES: dict[str, Callable[[Server], list[Finding]]] = {
     "core.none": no_core,
     "issuer.ok": issuer_alive,
     "issuer.none": lambda server: list(live.issuer(server.place())),
-    "public.unreached": lambda server: list(live.public(addressed(server, "front"), 0.5)),
+    "public.unreached": lambda server: list(live.public(addressed(server, "front"), BOUND)),
     "limits.files": lambda _: list(live.limits(1024)),
     "clock.synchronised": lambda _: list(live.clock(0)),
     "clock.free": lambda _: list(live.clock(5)),
