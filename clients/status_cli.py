@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-EVERY_S = 2.0
+EVERY_S = 1.0
 _HOME, _REST, _LINE = "\x1b[H", "\x1b[J", "\x1b[K"
 """To the first line; clear what is below; clear the rest of a line."""
 
@@ -25,7 +25,7 @@ _HOME, _REST, _LINE = "\x1b[H", "\x1b[J", "\x1b[K"
 @app.command(epilog="Example: umbel client status --watch")
 def status(
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show it anew every 2 s, until Ctrl-C.")
+        bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")
     ] = False,
     device: Device = None,
     form: Form = Format.TEXT,

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -151,12 +152,12 @@ def _mortal(monkeypatch: pytest.MonkeyPatch, lives: int) -> Callable[[], bool]:
 
 
 def test_a_kill_at_any_step_and_another_call_is_the_same(
-    door: Door, tmp_path: Path, device: Path, monkeypatch: pytest.MonkeyPatch
+    door: Door, device: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = 0
     while True:
         place = device.with_name(f"device-{steps}")
-        enrol(door.token(f"press-{steps}-b"), place, Policy(), lambda _line: None)
+        shutil.copytree(device, place)  # the same node: from the second on the CA says `removed`
         with monkeypatch.context() as patched:
             died = _mortal(patched, steps)
             try:
@@ -176,7 +177,8 @@ def test_a_kill_at_any_step_and_another_call_is_the_same(
             break
         steps += 1
     assert steps > 15
-    assert _nodes(door) == ["enrolled", *["left"] * (steps + 1)]
+    assert _nodes(door) == ["left"]
+    assert door.seen.count("/v1/leave") >= steps
 
 
 def test_the_round_in_progress_ends_first_and_an_interrupt_takes_the_pause_back(
