@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from . import messages_pb2 as pb
 from .canonical import lp
-from .certificates import BACKDATED, ID_BYTES
+from .certificates import ID_BYTES
 from .errors import Malformed, Refused, SettingsError
 from .fields import number, pack, unpack
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 LABEL = b"umbel/members/1"
 LIFE = timedelta(days=7)
+EARLY = timedelta(days=1)
+"""A list may have been issued so long after now, by a clock that is slow: it is signed daily, and
+a device whose clock is some hours behind is none the worse for it while its certificates hold."""
 MAX_BYTES = 1 << 20  # 65,000 revoked ids
 
 _PEER = "member list"
@@ -102,7 +105,7 @@ class MemberList:
         issued, expires = self.issued, self.expires
         for wrong, cause in (
             (self.epoch < newest, f"epoch {self.epoch} is older than {newest}, seen before"),
-            (now < issued - BACKDATED, f"issued in the future: {issued:%F %R} UTC"),
+            (now < issued - EARLY, f"issued on {issued:%F %R} UTC, after today: check the clock"),
             (now >= expires, f"expired on {expires:%F %R} UTC"),
         ):
             if wrong:

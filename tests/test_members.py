@@ -79,11 +79,11 @@ def test_an_older_epoch_is_refused_and_the_same_one_is_not() -> None:
 
 def test_a_list_is_in_force_from_issue_to_expiry() -> None:
     raw = LIST.sign(AUTHORITY)
-    early, late = NOW - timedelta(minutes=5), NOW + 7 * DAY
+    early, late = NOW - DAY, NOW + 7 * DAY  # by a clock that is slow, too
     for now in (early, late - SECOND):
         MemberList.open(raw, [ISSUER], FEDERATION).check(now)
     assert "expired on 2026-03-08 12:00 UTC" in refusal(raw, now=late)
-    assert "issued in the future" in refusal(raw, now=early - SECOND)
+    assert "after today: check the clock" in refusal(raw, now=early - SECOND)
 
 
 def test_another_federation_is_refused_even_by_the_same_ca() -> None:

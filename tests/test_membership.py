@@ -88,7 +88,7 @@ def test_an_older_epoch_an_expired_list_and_another_signers_are_refused() -> Non
     membership.take(signed(ROOT, 6), NOW)
     assert "epoch 5 is older than 6, seen before" in why(membership, signed(ROOT, 5))
     assert "expired on" in why(membership, signed(ROOT, 7, days=1), NOW + DAY)
-    assert "issued in the future" in why(membership, signed(ROOT, 7, now=NOW + DAY))
+    assert "after today: check the clock" in why(membership, signed(ROOT, 7, now=NOW + 2 * DAY))
     stranger = Authority.create(FEDERATION, NOW)
     assert "not the issuing CA's" in why(membership, signed(stranger, 7))
     membership.check(NOW)
