@@ -37,5 +37,6 @@ The agent    agent.py is `umbel client up`, for months: it runs flower_supernode
              systemd. install.py makes a service of it, whose unit unit_file.py writes.
 Commands     cli.py is `umbel client`, options.py what its commands share; enrol_cli.py,
              renew_cli.py, up_cli.py, install_cli.py, uninstall_cli.py, status_cli.py,
-             history_cli.py, leave_cli.py, pause_cli.py and resume_cli.py.
+             history_cli.py, leave_cli.py, pause_cli.py and resume_cli.py. support_cli.py writes
+             what support.py gathers for a bug report.
 """

@@ -20,6 +20,7 @@ class _Client(LazyGroup):
         "pause": Part("clients.pause_cli", "Take no part for a while."),
         "leave": Part("clients.leave_cli", "Leave the federation for good."),
         "resume": Part("clients.resume_cli", "Take part again."),
+        "support": Part("clients.support_cli", "Gather what a bug report needs, without secrets."),
         "doctor": Part("clients.doctor_cli", "Say what keeps this device from taking part."),
     }
 

@@ -5,7 +5,8 @@ Processes  processes.py is the one supervisor, process_tree.py finds what belong
            log_files.py bounds what they say. spawned.py is a process that runs user code.
 The disk   places.py is the directory of what this machine remembers, disk_room.py says whether
            databases and logs have room, whole_file.py replaces a file whole and for good.
-Reports    bundle.py is a file for a bug report, known_secrets.py what must not be in it.
+Reports    bundle.py is a file for a bug report, known_secrets.py what must not be in it,
+           reported.py what it says of the machine.
 Commands   lazy_group.py is a group of commands that are imported when one is called, stopping.py
            how one ends that started programs.
 Doctors    doctor.py runs probes and prints what they found; doctor_machine.py looks at any machine,

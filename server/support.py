@@ -15,17 +15,10 @@ what a ServerApp or an app's own code printed (`serverapp.log`, `superexec.log`,
 
 from __future__ import annotations
 
-import os
-import platform
 import re
 import stat
-import sys
-import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import psutil  # type: ignore[import-untyped]
 
 from . import doctor
 from .ledger import NODE_DETAIL, Ledger
@@ -37,15 +30,12 @@ from .. import __version__
 from ..host.bundle import Bundle
 from ..host.doctor import run as examined
 from ..host.known_secrets import Secrets
+from ..host.reported import versions
 from ..protocol.errors import StateError, UmbelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-PACKAGES = (
-    *("flwr", "grpcio", "cryptography", "numpy", "protobuf", "torch", "numba", "safetensors"),
-    *("psutil", "click", "typer", "rich", "uvicorn", "starlette", "httpx", "ml_dtypes"),
-)
 LOGS = ("core", "front", "issuer", "superlink", "keeper")
 SETTINGS = ("rounds", "scheme", "seed", "params", "strategy", "server-test")
 """Keys of a run's recorded configuration that say nothing of an app's own."""
@@ -82,7 +72,7 @@ def gather(folder: Path, home: Path, say: Callable[[str], None] = lambda _: None
     secrets.add_directory(folder, HARMLESS)
     bundle = Bundle(secrets, {str(home): "$UMBEL_HOME", str(Path.home()): "~"})
     bundle.add_text("README.txt", _README)
-    bundle.add_json("versions.json", versions())
+    bundle.add_json("versions.json", versions(__version__))
     bundle.add_text("server.toml", settings.dumps())
     bundle.add_json("files.json", list(_files(folder)))
     for name in LOGS:
@@ -98,29 +88,6 @@ def gather(folder: Path, home: Path, say: Callable[[str], None] = lambda _: None
         [{"id": f.id, "severity": f.severity, "line": f.line, "fix": f.fix} for f in found],
     )
     return bundle
-
-
-def versions() -> dict[str, Any]:
-    """Return what is installed, and on what."""
-    return {
-        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "umbel": __version__,
-        "python": sys.version,
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "libc": " ".join(platform.libc_ver()),
-        "cpus": os.cpu_count(),
-        "memory": psutil.virtual_memory().total,
-        "packages": {name: _version(name) for name in PACKAGES},
-        "variables": sorted(name for name in os.environ if name.startswith(("UMBEL_", "FLWR_"))),
-    }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _status(folder: Path, home: Path) -> dict[str, Any]:
