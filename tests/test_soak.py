@@ -1,4 +1,4 @@
-"""The short form of `make soak`: eighteen rounds among six clients, and the bounds of its table."""
+"""The short form of `make soak`: thirty rounds among six clients, and the bounds of its table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from umbel.tests.soak_rounds import Soak
 from umbel.tests.soak_task import Chain
 from umbel.tests.soak_vitals import Vital, growth
 
-ROUNDS, CLIENTS = 18, 6
+ROUNDS, CLIENTS = 30, 6
 
 
 def test_every_round_finishes_with_its_exact_sum_while_clients_are_cut_stopped_and_killed() -> None:
