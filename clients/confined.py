@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import landlock
-from .bounds import Bounds
+from .bounds import DEVICES, SYSTEM, Bounds, pythons
 from .child import Around
 from .limits import taken
 from ..protocol import messages_pb2 as pb
@@ -114,8 +114,12 @@ def disk_watch(
 
 
 def _check_roots(policy: Policy, device: Path) -> None:
-    """Refuse a root under which this device's keys lie."""
+    """Refuse a root under which this device's keys lie, and keys where every task reads."""
     for root in roots(policy):
         if device.resolve().is_relative_to(root.resolve()):
             expected = "roots without this device's own directory, where its keys are"
             raise SettingsError("limits.data_roots", expected, str(root))
+    for place in (*SYSTEM, *DEVICES, *pythons()):
+        if device.resolve().is_relative_to(Path(place).resolve()):
+            expected = f"a device's directory outside of {place}, which every task reads"
+            raise SettingsError("limits.data_roots", expected, str(device), "move the device")

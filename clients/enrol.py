@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 DEVICE = "device.toml"
 _TOKEN = "token.sha256"  # noqa: S105 - the name of a file
 _ROUTE = "/v1/enrol"
+_OTHERS = 0o077
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,6 +176,11 @@ def _staged(staging: Path, token: str) -> Iterator[_Made]:
     staging.mkdir(mode=0o700, exist_ok=True)
     handle = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
+        about = os.fstat(handle)
+        if about.st_uid != os.geteuid() or about.st_mode & _OTHERS:  # it becomes the device's own
+            got = f"user {about.st_uid} and mode {stat.S_IMODE(about.st_mode):04o}"
+            move = "remove it, or enrol where nobody else can write"
+            raise SettingsError(str(staging), "a folder of this user alone", got, move)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -104,10 +104,10 @@ class Unpacker:
         Args:
             file: Open for reading, at its beginning.
             name: The file's, for errors.
-            passphrase: What it was sealed with; unused where it is plain.
+            passphrase: What it was sealed with; whoever has one takes no plain archive.
 
         Raises:
-            StateError: It is no archive, or sealed and there is no passphrase.
+            StateError: It is no archive, sealed and there is no passphrase, or the other way round.
         """
         self._name = name
         head = file.read(len(MAGIC) + 1)
@@ -119,6 +119,9 @@ class Unpacker:
                 move = "say --passphrase-file or --passphrase"
                 raise StateError(name, "its passphrase", "none", move)
             self._source = Unsealer(file, passphrase, head, name)
+        elif passphrase is not None:  # anybody can write a plain one, with members of their own
+            move = "it is not what was sealed; without a passphrase it is taken as it is"
+            raise StateError(name, "a backup that a passphrase seals", "a plain one", move)
 
     @classmethod
     def is_sealed(cls, file: BinaryIO) -> bool:

@@ -66,4 +66,9 @@ GUARDS = [
         RESTORE,
         ("""db.execute("UPDATE token SET state = 'revoked' WHERE state = 'open'")""", "pass"),
     ),
+    off(
+        "_archive::test_a_plain_backup_does_not_take_a_sealed_ones_place",
+        ARCHIVE,
+        "elif passphrase is not None:",
+    ),
 ]

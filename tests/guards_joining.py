@@ -56,4 +56,9 @@ GUARDS = [
         "if (directory / DEVICE).exists():",
         "if os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir())):",
     ),
+    off(
+        "_joining::test_a_folder_that_others_can_write_does_not_become_a_device",
+        "clients/enrol.py",
+        "if about.st_uid != os.geteuid() or about.st_mode & _OTHERS:",
+    ),
 ]

@@ -202,3 +202,13 @@ def test_a_token_is_not_used_twice_by_way_of_a_backup(
         stage.again().enrol(Keys().enrol(token))
     later = stage.again().enrol(Keys().enrol(stage.token("press-5")))
     assert later.name == "press-5"
+
+
+def test_a_plain_backup_does_not_take_a_sealed_ones_place(
+    stage: Stage, home: Path, tmp_path: Path
+) -> None:
+    """Who can write where backups lie has no passphrase, and needs none for a plain one."""
+    backup(stage.folder, home, tmp_path / "b")
+    with pytest.raises(StateError, match="that a passphrase seals, got a plain one"):
+        restore(tmp_path / "b", tmp_path / "new", clock=stage.clock, passphrase=SECRET)
+    assert not (tmp_path / "new").exists()

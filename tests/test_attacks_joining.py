@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from umbel.clients import granted
 from umbel.clients.device_files import DeviceFiles
-from umbel.clients.enrol import check_free
+from umbel.clients.enrol import check_free, enrol
 from umbel.clients.front_line import root_of
 from umbel.clients.policy import Policy
 from umbel.clients.renew import _addresses
@@ -131,3 +131,15 @@ def test_a_token_takes_no_device_from_its_owner(tmp_path: Path) -> None:
     (tmp_path / "device.toml").write_text("")
     with pytest.raises(SettingsError, match="enrolled"):
         check_free(tmp_path)
+
+
+def test_a_folder_that_others_can_write_does_not_become_a_device(
+    joined: Joined, tmp_path: Path
+) -> None:
+    """Another user of the machine made it before: it could exchange the device's files later."""
+    staging = tmp_path / "devices" / ".wards.enrolling"
+    staging.mkdir(parents=True)
+    staging.chmod(0o777)
+    with pytest.raises(SettingsError, match="a folder of this user alone"):
+        enrol(joined.stage.token("press-9"), tmp_path / "devices" / "wards", Policy(), print)
+    assert list(staging.iterdir()) == []

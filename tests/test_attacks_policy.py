@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -14,20 +16,17 @@ from umbel.clients import landlock
 from umbel.clients.apps import APPROVED, REJECTED, Apps
 from umbel.clients.bundle import Bundle
 from umbel.clients.child import Child
-from umbel.clients.confined import around
+from umbel.clients.confined import _check_roots, around
 from umbel.clients.limits import Limits
 from umbel.clients.policy import Policy
 from umbel.clients.usage import FILE, Usage, Used
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.bundles import SIGNATURES, sign
-from umbel.protocol.errors import Malformed, Refused
+from umbel.protocol.errors import Malformed, Refused, SettingsError
 from umbel.strategies.app import AppRef
 from umbel.strategies.task import Site
 from umbel.strategies.trainer import Settings
 from umbel.tests.fabs import PROJECT, fab, packed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PUBLISHER, STRANGER = (Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32) for n in (1, 2))
 TRUSTING = Policy(publishers=(PUBLISHER.public_key().public_bytes_raw(),))
@@ -141,3 +140,12 @@ def test_a_bundle_that_reads_beside_its_data_roots_gets_nothing(
         arrays = child.arrays()
         with pytest.raises(Refused, match="the task raised"):
             child.train(arrays, Site(), Settings())
+
+
+@pytest.mark.parametrize("place", ["/etc/umbel", "/usr/local/umbel", "/dev/shm", sys.prefix])  # noqa: S108
+def test_a_bundle_with_data_roots_does_not_read_keys_that_lie_in_the_system(place: str) -> None:
+    """Every task reads there, whatever the roots are."""
+    policy = Policy(data_roots=("/srv/data",))
+    _check_roots(policy, Path("/var/lib/umbel/devices/wards"))
+    with pytest.raises(SettingsError, match="which every task reads"):
+        _check_roots(policy, Path(place) / "devices" / "wards")
