@@ -16,6 +16,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Protocol
 
+from ..host.whole_file import sync_directory
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Refused, StateError
 from ..protocol.journal import History, encode, parse
@@ -140,7 +141,7 @@ def _open(path: Path) -> int:
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(path, flags | os.O_CREAT, 0o600)
     # Always, not only for a new file: whoever made it may have died before its own fsync.
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
     return fd
 
 
@@ -149,15 +150,7 @@ def _make_directory(path: Path) -> None:
         return
     _make_directory(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
-    _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_directory(path.parent)
 
 
 def _lock(fd: int, path: Path) -> None:

@@ -1,7 +1,8 @@
 """Writing a file whole and for good: whoever reads it finds the old bytes or the new ones.
 
 A temporary file beside it, under its mode from the first byte on, is written, fsynced and put in
-its place; then the directory is fsynced, so that a loss of power undoes none of it.
+its place; then the directory is fsynced, so that a loss of power undoes none of it. Where a loss
+of power need not be outlived, both fsyncs can be left out.
 """
 
 from __future__ import annotations
@@ -13,8 +14,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file; durable when this returns.
+def write_whole(
+    path: Path, content: bytes | bytearray, mode: int = 0o600, *, lasting: bool = True
+) -> None:
+    """Write a file.
+
+    Args:
+        path: Where; one process at a time writes it.
+        content: All of it.
+        mode: Of the new file.
+        lasting: Whether it must be on the disk when this returns.
 
     Raises:
         OSError: It could not be written; what was there before is there still.
@@ -25,9 +34,11 @@ def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
     with open(os.open(temporary, flags, mode), "wb") as out:
         out.write(content)
         out.flush()
-        os.fsync(out.fileno())
+        if lasting:
+            os.fsync(out.fileno())
     temporary.replace(path)
-    sync_directory(path.parent)
+    if lasting:
+        sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -35,6 +35,7 @@ from .core_socket import CoreSocket
 from .core_watch import Watched, read_leaf, read_trust
 from .federation_files import ISSUING, MEMBERS, leaf_names
 from .hosts_cli import all_hosts, check_hosts, spread, wing
+from ..host.whole_file import write_whole
 from ..protocol.certificates import fingerprint
 from ..protocol.errors import SettingsError, StateError
 from ..protocol.membership import Membership
@@ -269,9 +270,7 @@ def _write_record(path: Path, about: Federation, port: int) -> None:
         "ca_sha256": about.ca,
         "federation": about.name,
     }
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(record) + "\n", "utf-8")
-    temporary.replace(path)
+    write_whole(path, f"{json.dumps(record)}\n".encode(), 0o644, lasting=False)
 
 
 @contextlib.contextmanager

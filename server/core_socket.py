@@ -19,6 +19,7 @@ from . import core_wire as wire
 from .core_commands import Commander
 from .core_service import HIGH_WATER
 from .core_view import view
+from ..host.whole_file import write_whole
 from ..protocol.entropy import os_entropy, random_bytes
 from ..protocol.errors import Malformed, StateError, UmbelError
 from ..protocol.tickets import KEY_BYTES
@@ -232,23 +233,10 @@ def ticket_key(path: Path) -> bytes:
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         if not path.exists():
-            _make_key(path)
+            write_whole(path, random_bytes(KEY_BYTES, os_entropy))  # never half a key
         key = path.read_bytes()
     except OSError as error:
         raise StateError(str(path), "a key file", error.strerror) from error
     if len(key) != KEY_BYTES:
         raise StateError(str(path), f"{KEY_BYTES} bytes", len(key), "remove it; new tickets follow")
     return key
-
-
-def _make_key(path: Path) -> None:
-    """Write a fresh key under another name and move it there: never half a key."""
-    temporary = path.with_suffix(".part")
-    temporary.unlink(missing_ok=True)
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(handle, random_bytes(KEY_BYTES, os_entropy))
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    temporary.replace(path)

@@ -12,14 +12,10 @@
 
 A development federation (simulation/dev_federation.py) has no issuing CA: its root signs members,
 and its key is `ca.key`.
-
-Files are written whole, under their mode from the first byte on, and are on the disk before
-anything relies on them.
 """
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +30,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from .plain_files import sync
 from .server_toml import FILE as SETTINGS
 from ..host.places import umbel_home
+from ..host.whole_file import write_whole
 from ..protocol.certificates import FEDERATION, Authority
 from ..protocol.errors import SettingsError, StateError
 from ..protocol.verification import UNREADABLE
@@ -85,28 +81,6 @@ def find(given: Path | None) -> Path:
     return known[0].parent
 
 
-def write_file(file: Path, content: bytes, mode: int, *, lasting: bool = True) -> None:
-    """Write a file whole, under its mode from the first byte on.
-
-    Args:
-        file: Where.
-        content: All of it.
-        mode: Of a new file.
-        lasting: Whether it must be on the disk when this returns.
-    """
-    temporary = file.with_name(f".{file.name}.new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
-    with open(descriptor, "wb") as out:
-        out.write(content)
-        out.flush()
-        if lasting:
-            os.fsync(descriptor)
-    temporary.replace(file)
-    if lasting:
-        sync(file.parent)
-
-
 def write_changed(file: Path, content: bytes, mode: int) -> bool:
     """Write a file unless it holds this already; tell whether it was written."""
     try:
@@ -114,7 +88,7 @@ def write_changed(file: Path, content: bytes, mode: int) -> bool:
             return False
     except FileNotFoundError:
         pass
-    write_file(file, content, mode)
+    write_whole(file, content, mode)
     return True
 
 
@@ -129,7 +103,7 @@ def kept_key(file: Path, make: Callable[[], Any], *, lasting: bool = True) -> An
     if file.exists():
         return load_pem_private_key(file.read_bytes(), None)
     made = make()
-    write_file(file, key_pem(made), 0o600, lasting=lasting)
+    write_whole(file, key_pem(made), 0o600, lasting=lasting)
     return made
 
 
@@ -226,7 +200,7 @@ def server_leaf(
         return False
     made = signer.issue_gateway(key.public_key(), names, now)
     above = [signer.certificate] if signer.certificate.issuer != signer.certificate.subject else []
-    write_file(file, certificate_pem(made, *above), 0o644)
+    write_whole(file, certificate_pem(made, *above), 0o644)
     return True
 
 

@@ -22,10 +22,10 @@ from .federation_files import (
     certificate_pem,
     key_pem,
     server_leaf,
-    write_file,
 )
-from .plain_files import sync, why
+from .plain_files import why
 from .server_toml import FILE as SETTINGS
+from ..host.whole_file import sync_directory, write_whole
 from ..protocol.certificates import Authority
 from ..protocol.errors import SettingsError, StateError
 
@@ -66,7 +66,7 @@ def make(
         _write_root(root, beside, offline)
         _write_others(root.issue_authority(now), beside, settings, now)
         os.rename(beside, folder)
-        sync(folder.parent)
+        sync_directory(folder.parent)
     except OSError as error:
         shutil.rmtree(beside, ignore_errors=True)
         raise StateError(str(error.filename or folder), "a file to write", why(error)) from error
@@ -88,17 +88,17 @@ def _write_root(root: Authority, folder: Path, offline: Path | None) -> None:
     if offline is None:
         key.parent.mkdir(mode=0o700)
     else:
-        write_file(offline / ROOT, public, 0o644)
-    write_file(key, key_pem(root.key), 0o600)
-    write_file(folder / ROOT, public, 0o644)
+        write_whole(offline / ROOT, public, 0o644)
+    write_whole(key, key_pem(root.key), 0o600)
+    write_whole(folder / ROOT, public, 0o644)
 
 
 def _write_others(
     issuing: Authority, folder: Path, settings: ServerSettings, now: datetime
 ) -> None:
     """Write the issuing CA, the servers' leaves and the settings."""
-    write_file(folder / ISSUING_KEY, key_pem(issuing.key), 0o600)
-    write_file(folder / ISSUING, certificate_pem(issuing.certificate), 0o644)
+    write_whole(folder / ISSUING_KEY, key_pem(issuing.key), 0o600)
+    write_whole(folder / ISSUING, certificate_pem(issuing.certificate), 0o644)
     for server in SERVERS:
         server_leaf(issuing, folder, server, settings.names_of(server), now, now)
-    write_file(folder / SETTINGS, settings.dumps().encode(), 0o600)
+    write_whole(folder / SETTINGS, settings.dumps().encode(), 0o600)

@@ -24,10 +24,10 @@ from .federation_files import (
     issuing,
     key_pem,
     organisation,
-    write_file,
 )
 from .issuer_store import locked
 from .plain_files import read_file, why
+from ..host.whole_file import write_whole
 from ..protocol.certificates import Authority
 from ..protocol.errors import SettingsError, StateError
 from ..protocol.verification import UNREADABLE
@@ -56,8 +56,8 @@ def roll(folder: Path, root_key: Path, now: datetime) -> x509.Certificate:
     with locked(folder):
         try:
             kept = [old for old in issuing(folder) if old.not_valid_after_utc > now]
-            write_file(folder / ISSUING, certificate_pem(made.certificate, *kept), 0o644)
-            write_file(folder / ISSUING_KEY, key_pem(made.key), 0o600)
+            write_whole(folder / ISSUING, certificate_pem(made.certificate, *kept), 0o644)
+            write_whole(folder / ISSUING_KEY, key_pem(made.key), 0o600)
         except OSError as error:
             where = str(error.filename or folder)
             raise StateError(where, "a file to write", why(error), "see to the disk") from error

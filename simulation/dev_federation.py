@@ -39,6 +39,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from ..clients.policy import Policy
+from ..host.whole_file import write_whole
 from ..protocol.certificates import ID_BYTES, Authority, fingerprint, node_uri
 from ..protocol.documents import read_toml
 from ..protocol.errors import Malformed, StateError
@@ -54,7 +55,6 @@ from ..server.federation_files import (
     kept_key,
     key_pem,
     server_leaf,
-    write_file,
 )
 from ..server.registry import Node
 from ..server.server_toml import FILE as SETTINGS
@@ -313,4 +313,4 @@ def _uris(leaf: x509.Certificate) -> list[str]:
 
 def _write(file: Path, content: bytes, mode: int) -> None:
     """Write a file whole; what a power cut takes, the next `umbel up` makes again."""
-    write_file(file, content, mode, lasting=False)
+    write_whole(file, content, mode, lasting=False)

@@ -118,7 +118,7 @@ def test_it_says_where_it_listens_in_a_line_and_in_a_file(
     assert stat.S_IMODE((made.path / "core.sock").stat().st_mode) == 0o600
     with socket.socket(socket.AF_UNIX) as app:
         app.connect(str(made.path / "core.sock"))
-    assert not list(made.path.glob("*.part"))
+    assert not list(made.path.glob("*.new"))
 
 
 def test_a_models_memory_ends_with_the_service(tmp_path: Path) -> None:
