@@ -12,8 +12,9 @@ import typer
 from .app_view import changes, described
 from .apps import APPROVED, REJECTED, Apps
 from .bundle import Bundle
-from .options import Device, Form, Format, device_place
+from .options import Device, device_place
 from .policy import Policy
+from ..host.answer_form import Form, Format
 from ..protocol.errors import SettingsError
 
 if TYPE_CHECKING:

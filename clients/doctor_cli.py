@@ -13,7 +13,8 @@ import typer
 
 from . import doctor
 from .doctor_files import FILES
-from .options import ENVIRONMENT, Device, Form, Format, devices
+from .options import ENVIRONMENT, Device, devices
+from ..host.answer_form import Form, Format
 from ..host.doctor import run, show, told_on_stderr
 from ..host.doctor_machine import other_user
 from ..host.timeouts import listed

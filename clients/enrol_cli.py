@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 
 from .enrol import Enrolled, enrol
-from .options import ENVIRONMENT, Form, Format, devices
+from .options import ENVIRONMENT, devices
 from .policy import Policy
 from .policy_file import read_owned
+from ..host.answer_form import Form, Format
 from ..host.places import umbel_home
 from ..host.platforms import check_platform
 from ..protocol.enrolment_token import Token

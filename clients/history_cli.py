@@ -19,8 +19,9 @@ from .history_file import (
     read_history,
     read_totals,
 )
-from .options import Device, Form, Format, own_place
+from .options import Device, own_place
 from .status_file import alive, read_session
+from ..host.answer_form import Form, Format
 from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import typer
 
 from .history_cli import stamp
 from .leave import forget, leave, read_left, stop
-from .options import Device, Form, Format, own_place
+from .options import Device, own_place
+from ..host.answer_form import Form, Format
 from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The options that the commands of a device have in common: which device, and how it is answered.
+"""The option that the commands of a device have in common: which device.
 
 The device is that of `--device DIR`, else of `$UMBEL_DEVICE`, else the only one below
 `$UMBEL_HOME/devices/`. Where there are several or none, one line says so. One that has left its
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pwd
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -23,14 +22,6 @@ ENVIRONMENT = "UMBEL_DEVICE"
 FILE = "device.toml"
 
 
-class Format(StrEnum):
-    """How a command answers."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-Form = Annotated[Format, typer.Option("--format", help="text for people, json for programs.")]
 Device = Annotated[
     Path | None,
     typer.Option(

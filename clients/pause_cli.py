@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from .options import Device, Form, Format, own_place
+from .options import Device, own_place
 from .pause import Pause, moment, span, write_pause
+from ..host.answer_form import Form, Format
 from ..protocol.errors import SettingsError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

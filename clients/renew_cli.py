@@ -12,9 +12,10 @@ from pathlib import Path
 
 import typer
 
-from .options import Device, Form, Format, device_place
+from .options import Device, device_place
 from .renew import renew
 from .renewals import CAUSE_SAID, GONE
+from ..host.answer_form import Form, Format
 from ..protocol.enrolment import Declined
 from ..protocol.errors import UmbelError
 

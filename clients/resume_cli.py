@@ -6,8 +6,9 @@ import json
 
 import typer
 
-from .options import Device, Form, Format, own_place
+from .options import Device, own_place
 from .pause import paused, remove_pause
+from ..host.answer_form import Form, Format
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Device, Form, Format, own_place
+from .options import Device, own_place
 from .status import gathered, lines
+from ..host.answer_form import Form, Format
 
 if TYPE_CHECKING:
     from .status import Status

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from .options import Device, Form, Format, own_place
+from .options import Device, own_place
 from .support import gather
+from ..host.answer_form import Form, Format
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

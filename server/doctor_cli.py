@@ -5,13 +5,14 @@ Exit status 0 without a problem, 2 with one. It changes nothing.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - typer evaluates it
 from typing import Annotated
 
 import typer
 
 from . import doctor
+from .options import Federation  # noqa: TC001 - typer evaluates it
+from ..host.answer_form import Form, Format
 from ..host.doctor import run, show, told_on_stderr
 from ..host.doctor_machine import other_user
 from ..host.places import umbel_home
@@ -23,22 +24,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _PARTS = ("server", "server/core", "host", "protocol")
 
 
-class Format(StrEnum):
-    """How it answers."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 @app.command(epilog="Example: umbel server doctor --federation DIR --format json")
 def doctor_(
-    federation: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Federation directory; the only one of this user."),
-    ] = None,
-    form: Annotated[
-        Format, typer.Option("--format", help="text for people, json for programs.")
-    ] = Format.TEXT,
+    federation: Federation = None,
+    form: Form = Format.TEXT,
     times: Annotated[
         bool,
         typer.Option("--times", help="List how long a server waits for what; look at nothing."),

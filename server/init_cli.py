@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from .federation_files import ROOT, ROOT_KEY, certificate, place
 from .federation_init import OFFLINE_KEY, make
-from .options import Form, Format
 from .server_toml import FILE, ServerSettings
+from ..host.answer_form import Form, Format
 from ..host.places import umbel_home
 from ..host.platforms import check_platform
 from ..protocol.certificates import fingerprint

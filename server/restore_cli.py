@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from . import care_options as options
-from .options import Form, Format
 from .restore import Restored, restore
+from ..host.answer_form import Form, Format
 from ..host.places import umbel_home
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

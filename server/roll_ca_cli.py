@@ -12,8 +12,9 @@ import typer
 from .federation_files import ROOT_KEY, find
 from .federation_init import OFFLINE_KEY
 from .issuer_wire import ask
-from .options import Federation, Form, Format
+from .options import Federation  # noqa: TC001 - typer evaluates it
 from .roll_ca import roll
+from ..host.answer_form import Form, Format
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

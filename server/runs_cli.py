@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from . import run_check
 from .array_file import write_arrays
 from .outcome import as_json, tests_of
 from .run_directory import RunDirectory, list_runs
+from ..host.answer_form import Form, Format
 from ..host.places import umbel_home
 from ..protocol.errors import StateError
 
@@ -25,15 +25,7 @@ app = typer.Typer(
 )
 
 
-class Format(StrEnum):
-    """How a command answers."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 Run = Annotated[str, typer.Argument(help="Id of the run, as `umbel runs list` prints it.")]
-Form = Annotated[Format, typer.Option("--format", help="text for people, json for programs.")]
 
 
 @app.command("list", epilog="Example: umbel runs list --format json")

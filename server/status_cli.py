@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .federation_files import find
-from .options import Federation, Form, Format
+from .options import Federation  # noqa: TC001 - typer evaluates it
 from .status import Observer, Status
 from .status_nodes import NodeView, day, moment
+from ..host.answer_form import Form, Format
 from ..host.places import umbel_home
 from ..protocol.errors import SettingsError
 

@@ -11,7 +11,8 @@ import typer
 from . import support
 from .care_options import told_on_stderr
 from .federation_files import find
-from .options import Federation, Form, Format
+from .options import Federation  # noqa: TC001 - typer evaluates it
+from ..host.answer_form import Form, Format
 from ..host.places import umbel_home
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -13,8 +13,9 @@ import typer
 
 from .federation_files import find
 from .issuer_wire import ask
-from .options import Federation, Form, Format
+from .options import Federation  # noqa: TC001 - typer evaluates it
 from .token_terms import Terms, span
+from ..host.answer_form import Form, Format
 from ..protocol.errors import SettingsError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

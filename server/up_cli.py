@@ -26,10 +26,10 @@ from .federation_init import make
 from .flower_programs import PLAIN, SETTINGS, STARTED, Place
 from .init_cli import NAME, settings_for
 from .issuer_wire import ask
-from .options import Form, Format
 from .run_config import from_environment, parsed
 from .server_toml import FILE, ServerSettings
 from .token_terms import Terms, span
+from ..host.answer_form import Form, Format
 from ..host.places import umbel_home
 from ..host.platforms import check_platform
 from ..host.programs import direct

@@ -17,6 +17,7 @@ from .drops import BOUNDARIES
 from .run import Options, plan
 from ..clients.device_files import no_core_dumps
 from ..clients.policy import Policy
+from ..host.answer_form import Form, Format
 from ..protocol.errors import SettingsError
 from ..server.run_config import from_environment, parsed
 from ..strategies.robust_rules import kernels
@@ -27,13 +28,6 @@ if TYPE_CHECKING:
     from ..server.run_config import Value
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-
-class Format(StrEnum):
-    """How the command answers."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 class Secure(StrEnum):
@@ -100,9 +94,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
     run_id: Annotated[
         str | None, typer.Option("--run", help="Id of the run; else made from APP and the time.")
     ] = None,
-    form: Annotated[
-        Format, typer.Option("--format", help="text for people, json for programs.")
-    ] = Format.TEXT,
+    form: Form = Format.TEXT,
 ) -> None:
     """Run an app's federation in one process: real protocol, throw-away CA, no network."""
     no_core_dumps()  # the keys of every client are in this process

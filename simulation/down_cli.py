@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .cli import Format
 from ..host import process_tree as tree
+from ..host.answer_form import Form, Format
 from ..host.places import umbel_home
 from ..host.processes import end_leftovers, lock, read_state
 from ..protocol.errors import StateError
@@ -31,9 +31,7 @@ _POLL_S = 0.05
 @app.command(epilog="Example: umbel down --name dev")
 def down(
     name: Annotated[str, typer.Option(help="Name of the federation.")] = "dev",
-    form: Annotated[
-        Format, typer.Option("--format", help="text for people, json for programs.")
-    ] = Format.TEXT,
+    form: Form = Format.TEXT,
 ) -> None:
     """End every process of a federation on this machine; its keys and its runs stay."""
     home = umbel_home()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import up_cli
-from .cli import Format as UpFormat
 from .up_plan import recorded
+from ..host.answer_form import Form, Format
 from ..host.places import umbel_home
 from ..host.processes import end_leftovers, lock
 from ..host.programs import direct
@@ -25,7 +25,7 @@ from ..protocol.errors import StateError
 from ..server.federation_files import place
 from ..server.run_directory import RunDirectory
 from ..server.run_feed import RunFeed
-from ..server.runs_cli import Form, Format, Run, app
+from ..server.runs_cli import Run, app
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def resume(
     RunDirectory.resume(home, run).close()  # nobody writes it, and its record is whole
     os.environ.update(direct())
     with stoppable(), no_orphans():
-        up_cli.run_up(plan, name, keep=keep, form=UpFormat(form.value), resume=run)
+        up_cli.run_up(plan, name, keep=keep, form=form, resume=run)
 
 
 def _end_crashed(folder: Path) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import report, up_report
-from .cli import Format, Init, RunConfig, Secure, pair
+from .cli import Init, RunConfig, Secure, pair
 from .up_plan import Asked, plan_up
+from ..host.answer_form import Form, Format
 from ..host.places import umbel_home
 from ..host.programs import direct, without_colours
 from ..host.stopping import no_orphans, stoppable
@@ -60,9 +61,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
     run_config: RunConfig = None,
     init: Init = None,
     name: Annotated[str, typer.Option(help="Name of the federation.")] = "dev",
-    form: Annotated[
-        Format, typer.Option("--format", help="text for people, json for programs.")
-    ] = Format.TEXT,
+    form: Form = Format.TEXT,
 ) -> None:
     """Run an app on a real federation: SuperLink, core service, client processes, TLS."""
     settings = tuple(pair(text) for text in run_config or ())

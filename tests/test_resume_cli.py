@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from umbel import cli
+from umbel.host.answer_form import Format
 from umbel.server.flower_control import build_bundle
 from umbel.server.ledger import RoundRecord
 from umbel.server.run_directory import RunDirectory
 from umbel.simulation import up_cli
-from umbel.simulation.cli import Format
 from umbel.simulation.flower_programs import started
 from umbel.simulation.flower_up import Wanted
 from umbel.tests.flower_hello import hello

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from umbel.cli import main
+from umbel.host.answer_form import Format
 from umbel.host.processes import Supervisor
 from umbel.protocol.enrolment_token import Token
 from umbel.protocol.errors import SettingsError
@@ -16,7 +17,6 @@ from umbel.server import up_cli
 from umbel.server.app_plan import FLOORS, plan_app
 from umbel.server.flower_programs import Place
 from umbel.server.issuer_wire import ask
-from umbel.server.options import Format
 from umbel.server.server_toml import ServerSettings
 
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
