@@ -123,11 +123,6 @@ class Unpacker:
             move = "it is not what was sealed; without a passphrase it is taken as it is"
             raise StateError(name, "a backup that a passphrase seals", "a plain one", move)
 
-    @classmethod
-    def is_sealed(cls, file: BinaryIO) -> bool:
-        """Tell whether an archive needs a passphrase; read from its beginning."""
-        return file.read(len(MAGIC) + 1)[-1:] == SEALED
-
     def unpack(
         self, known: Callable[[str], bool], into: Callable[[str, int], Sink | None]
     ) -> Contents:
