@@ -22,6 +22,7 @@ from .history_file import (
 from .options import Device, own_place
 from .status_file import alive, read_session
 from ..host.answer_form import Form, Format
+from ..host.figures import size
 from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 NEWEST = 50
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 @app.command(epilog="Example: umbel client history --day today")
@@ -74,12 +74,6 @@ def history(
     typer.echo(f"in all: {_said(total)}" if total.entries else "nothing happened yet")
     if forgotten.entries:
         typer.echo(f"older, kept as sums only: {_said(forgotten)}")
-
-
-def size(nbytes: int) -> str:
-    """Return bytes as people read them."""
-    unit = min((len(str(nbytes)) - 1) // 3, len(_UNITS) - 1)
-    return f"{nbytes / 1000**unit:.1f} {_UNITS[unit]}" if unit else f"{nbytes} B"
 
 
 def counted(number: int, word: str) -> str:

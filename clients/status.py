@@ -17,7 +17,7 @@ from cryptography import x509
 from .apps import WAITING, Apps
 from .device_files import DeviceFiles
 from .doctor_files import Known
-from .history_cli import counted, size, stamp
+from .history_cli import counted, stamp
 from .history_file import (
     CONTRIBUTED,
     INTERRUPTED,
@@ -34,6 +34,7 @@ from .pause import LEFT, Pause, local, paused
 from .policy_file import read_owned
 from .status_file import alive, read_agent, read_session
 from ..host.disk_room import free_bytes
+from ..host.figures import size
 from ..protocol.errors import UmbelError
 from ..protocol.verification import UNREADABLE
 

@@ -8,7 +8,8 @@ The disk   places.py is the directory of what this machine remembers, disk_room.
 Reports    bundle.py is a file for a bug report, known_secrets.py what must not be in it,
            reported.py what it says of the machine.
 Commands   lazy_group.py is a group of commands that are imported when one is called, stopping.py
-           how one ends that started programs, answer_form.py the option `--format`.
+           how one ends that started programs, answer_form.py the option `--format`,
+           figures.py what sizes and times look like.
 Doctors    doctor.py runs probes and prints what they found; doctor_machine.py looks at any machine,
            doctor_dial.py at the way to a server, doctor_tls.py at what it shows there and
            doctor_front.py at what a front says,

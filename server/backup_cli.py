@@ -13,6 +13,7 @@ from .backup import backup
 from .federation_files import find
 from .options import Federation  # noqa: TC001 - typer evaluates it
 from ..host.answer_form import Form, Format
+from ..host.figures import size
 from ..host.places import umbel_home
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -54,7 +55,7 @@ def backup_(
     models = "with models" if about["models"] else "without models"
     typer.echo(
         f"{file}: federation {about['federation']}, {about['runs']} runs {models}, "
-        f"{about['members']} files, {options.mebibytes(about['bytes'])}, {kept}"
+        f"{about['members']} files, {size(about['bytes'])}, {kept}"
     )
     if not about["root_key"]:
         typer.echo("the root's key is not in it: it lies where `--offline-ca` put it")

@@ -67,8 +67,3 @@ def told_on_stderr(what: str) -> Callable[[str], None]:
             print(f"{what}: {line}", file=sys.stderr, flush=True)
 
     return say
-
-
-def mebibytes(size: int) -> str:
-    """Return a size as people read it."""
-    return f"{size / 2**20:.1f} MiB"

@@ -12,13 +12,15 @@ import typer
 from .federation_files import find
 from .options import Federation  # noqa: TC001 - typer evaluates it
 from .status import Observer, Status
-from .status_nodes import NodeView, day, moment
 from ..host.answer_form import Form, Format
+from ..host.figures import day, moment, size
 from ..host.places import umbel_home
 from ..protocol.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .status_nodes import NodeView
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -102,7 +104,7 @@ def _nodes(found: Status) -> list[str]:
 def _row(node: NodeView, now: float) -> Sequence[str]:
     return (
         node.name, node.site, node.state, str(node.about.get("umbel", "")), _ago(now - node.seen),
-        str(node.rounds), _size(node.bytes_up), _size(node.bytes_down), day(node.expires),
+        str(node.rounds), size(node.bytes_up), size(node.bytes_down), day(node.expires),
     )  # fmt: skip
 
 
@@ -116,14 +118,7 @@ def _about(node: NodeView) -> list[str]:
 
 
 def _ago(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
     return "now" if seconds < 1 else f"{seconds:.0f} s ago"
-
-
-def _size(count: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"

@@ -15,10 +15,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from .status_words import meaning
+from ..host.figures import day, moment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -217,13 +217,3 @@ def _seen(
 
 def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
-
-
-def day(at: float) -> str:
-    """Return the day of a time in seconds since 1970, UTC."""
-    return f"{datetime.fromtimestamp(at, UTC):%F}"
-
-
-def moment(at: float) -> str:
-    """Return a time in seconds since 1970 as people read it, UTC."""
-    return f"{datetime.fromtimestamp(at, UTC):%F %R} UTC"

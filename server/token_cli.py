@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ from .issuer_wire import ask
 from .options import Federation  # noqa: TC001 - typer evaluates it
 from .token_terms import Terms, span
 from ..host.answer_form import Form, Format
+from ..host.figures import moment
 from ..protocol.errors import SettingsError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -86,9 +86,8 @@ def revoke(
 
 
 def _row(row: dict[str, Any]) -> str:
-    ends = datetime.fromtimestamp(row["expires"], UTC)
     apps = f", {len(row['apps'])} apps" if row["apps"] else ""
-    return f"{row['id']}  {row['state']:8} {row['name']}  until {ends:%F %R} UTC{apps}"
+    return f"{row['id']}  {row['state']:8} {row['name']}  until {moment(row['expires'])}{apps}"
 
 
 def _digest(app: str) -> bytes:

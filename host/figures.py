@@ -1,0 +1,26 @@
+"""Figures as people read them: bytes that moved or lie on a disk, days and times of day.
+
+What programs read is `--format json`: plain numbers.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def size(nbytes: int) -> str:
+    """Return bytes in the decimal unit that fits."""
+    unit = min((len(str(nbytes)) - 1) // 3, len(_UNITS) - 1)
+    return f"{nbytes / 1000**unit:.1f} {_UNITS[unit]}" if unit else f"{nbytes} B"
+
+
+def day(at: float) -> str:
+    """Return the day of a time in seconds since 1970, UTC."""
+    return f"{datetime.fromtimestamp(at, UTC):%F}"
+
+
+def moment(at: float) -> str:
+    """Return a time in seconds since 1970 to the minute, UTC."""
+    return f"{datetime.fromtimestamp(at, UTC):%F %R} UTC"
