@@ -4,7 +4,8 @@ Processes  processes.py is the one supervisor, process_tree.py finds what belong
            is how a program is started, waiting.py how something is waited for beside them,
            log_files.py bounds what they say. spawned.py is a process that runs user code.
 The disk   places.py is the directory of what this machine remembers, disk_room.py says whether
-           databases and logs have room, whole_file.py replaces a file whole and for good.
+           databases and logs have room, whole_file.py replaces a file whole and for good;
+           unix_socket.py is both ends of a socket that has a path.
 Reports    bundle.py is a file for a bug report, known_secrets.py what must not be in it,
            reported.py what it says of the machine.
 Commands   lazy_group.py is a group of commands that are imported when one is called, stopping.py

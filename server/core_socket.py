@@ -19,6 +19,7 @@ from . import core_wire as wire
 from .core_commands import Commander
 from .core_service import HIGH_WATER
 from .core_view import view
+from ..host import unix_socket
 from ..host.whole_file import write_whole
 from ..protocol.entropy import os_entropy, random_bytes
 from ..protocol.errors import Malformed, StateError, UmbelError
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from .core_service import Core
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_PATH_LIMIT = 107  # bytes, of sockaddr_un
 MOST_EVENTS = 100_000
 """Unread events after which a ServerApp is let go: it does not read."""
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
@@ -128,26 +128,9 @@ class CoreSocket:
         """Bind and return the listening socket.
 
         Raises:
-            StateError: The path is too long, or taken by a core service that lives.
+            StateError: The path is too long, or cannot be bound.
         """
-        where = str(self.path)
-        if len(os.fsencode(where)) > _PATH_LIMIT:
-            raise StateError(
-                where, f"at most {_PATH_LIMIT} bytes", len(where), "shorten UMBEL_HOME"
-            )
-        self.path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        before = os.umask(0o177)
-        try:
-            listener.bind(where)
-        except OSError as error:
-            listener.close()
-            raise StateError(where, "a socket that can be made", error.strerror) from error
-        finally:
-            os.umask(before)
-        listener.listen(16)
-        listener.setblocking(False)
-        return listener
+        return unix_socket.listen(self.path, 16)
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept connections until cancelled, then end them all."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING, Any
 
 from . import core_wire as wire
+from ..host import unix_socket
 from ..protocol.documents import read_json
 from ..protocol.errors import StateError, UmbelError
 
 if TYPE_CHECKING:
+    import socket
     from pathlib import Path
 
 SOCKET = "core.sock"
@@ -24,14 +25,10 @@ def ask(federation: Path) -> dict[str, Any] | None:
         StateError: One listens and does not answer, or answers something else.
     """
     path = federation / SOCKET
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
-        stream.settimeout(ANSWER_S)
-        try:
-            stream.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return None
-        except OSError as error:
-            raise StateError(str(path), "a core service", error.strerror or error) from error
+    stream = unix_socket.connected(path, ANSWER_S, "a core service")
+    if stream is None:
+        return None
+    with stream:
         try:
             stream.sendall(wire.head("status"))
             return _answer(stream)

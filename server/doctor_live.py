@@ -10,7 +10,6 @@ import ctypes
 import errno
 import os
 import resource
-import socket
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +21,9 @@ from ..host import doctor_dial as dial
 from ..host import doctor_tls as tls
 from ..host.doctor import NOTE, OK, PROBLEM, WARNING, Kind, Table
 from ..host.doctor_front import pages
+from ..host.unix_socket import connected
 from ..protocol.documents import read_json
+from ..protocol.errors import StateError
 
 if TYPE_CHECKING:
     import ssl
@@ -148,10 +149,10 @@ def issuer(place: Place) -> Iterator[Finding]:
 
 def _answers(door: Path) -> bool:
     """Tell whether somebody takes connections on a Unix socket."""
-    with closing(socket.socket(socket.AF_UNIX)) as line, suppress(OSError):
-        line.settimeout(SOCKET_S)
-        line.connect(str(door))
-        return True
+    with suppress(StateError):
+        if (line := connected(door, SOCKET_S, "a process that listens")) is not None:
+            line.close()
+            return True
     return False
 
 

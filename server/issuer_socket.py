@@ -10,8 +10,6 @@ a thread.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -19,10 +17,12 @@ from typing import TYPE_CHECKING
 
 from .issuer_commands import Answer, answer
 from .issuer_wire import SOCKET, answer_line, asked, is_served
+from ..host import unix_socket
 from ..protocol.enrolment import MAX_REQUEST, Declined
 from ..protocol.errors import Malformed, StateError, UmbelError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
     from pathlib import Path
 
@@ -35,7 +35,6 @@ FIRST_S = 10.0
 """When the issuer first does what time asks for at the SuperLink too, which starts beside it."""
 REFRESH_S = 60.0
 """How often from then on."""
-_PATH_LIMIT = 107  # bytes, of sockaddr_un
 
 
 def listen(folder: Path) -> socket.socket:
@@ -45,24 +44,10 @@ def listen(folder: Path) -> socket.socket:
         StateError: Another issuer serves it, or the path is too long.
     """
     path = folder / SOCKET
-    if len(os.fsencode(path)) > _PATH_LIMIT:
-        got = len(os.fsencode(path))
-        raise StateError(str(path), f"at most {_PATH_LIMIT} bytes", got, "shorten UMBEL_HOME")
+    unix_socket.check_length(path)
     if is_served(folder):
         raise StateError(str(path), "no other issuer", "one that runs", "end it first")
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
-    try:
-        path.unlink(missing_ok=True)
-        listener.bind(str(path))
-        listener.listen(256)
-    except OSError as error:
-        listener.close()
-        raise StateError(str(path), "a socket", error.strerror or error) from error
-    finally:
-        os.umask(before)
-    listener.setblocking(False)
-    return listener
+    return unix_socket.listen(path, 256)
 
 
 class Service:

@@ -11,18 +11,19 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from .issuer_commands import OK, SETTINGS, Answer, answer
+from ..host import unix_socket
 from ..protocol.documents import read_json
 from ..protocol.enrolment import MAX_ANSWER, MAX_REQUEST, Declined
 from ..protocol.errors import Malformed, SettingsError, StateError, UmbelError
 from ..protocol.forms import integer, matching, read_object
 
 if TYPE_CHECKING:
+    import socket
     from pathlib import Path
 
 SOCKET = "issuer.sock"
@@ -143,18 +144,7 @@ def is_served(folder: Path) -> bool:
 
 def _connected(folder: Path) -> socket.socket | None:
     """Return a connection with the issuer's process, None where none listens."""
-    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    stream.settimeout(PATIENCE_S)
-    try:
-        stream.connect(str(folder / SOCKET))
-    except (FileNotFoundError, ConnectionRefusedError):
-        stream.close()
-        return None
-    except OSError as error:
-        stream.close()
-        where = str(folder / SOCKET)
-        raise StateError(where, "the issuer's socket", error.strerror or error) from error
-    return stream
+    return unix_socket.connected(folder / SOCKET, PATIENCE_S, "the issuer's socket")
 
 
 def _here(folder: Path, command: str, body: bytes) -> Answer:
