@@ -1,11 +1,14 @@
 """What an owner sees of a bundle: its files, who signed it, and how it differs from another.
 
-Words of a bundle are somebody else's: each line is shown as one line that steers no terminal.
+Words of a bundle are somebody else's: each line is shown as one line that steers no terminal. What
+Python takes for the end of a line is one here, a carriage return too, and it and a form feed, after
+which Python forgets an indentation, are shown: else a comment could hide a statement.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..protocol.errors import Malformed, one_line
@@ -65,7 +68,7 @@ def _unified(name: str, a: bytes, b: bytes) -> Iterator[str]:
         yield f"{name}: {len(a)} and {len(b)} bytes, not shown: no text, or too long"
         return
     for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", lineterm=""):
-        yield one_line(line)
+        yield one_line(_seen(line))
 
 
 def _lines(data: bytes) -> list[str] | None:
@@ -73,7 +76,12 @@ def _lines(data: bytes) -> list[str] | None:
     if len(data) > LARGEST:
         return None
     try:
-        lines = data.decode("utf-8").split("\n")
+        lines = re.sub(r"\r\n?", "\\\\r\n", data.decode("utf-8")).split("\n")
     except UnicodeDecodeError:
         return None
     return lines if len(lines) <= MOST_LINES else None
+
+
+def _seen(line: str) -> str:
+    """Return a line with escapes for white space that looks like a blank and is none."""
+    return "".join(c if c in " \t" or not c.isspace() else ascii(c)[1:-1] for c in line)

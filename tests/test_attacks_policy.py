@@ -13,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from umbel.clients import landlock
+from umbel.clients.app_view import changes
 from umbel.clients.apps import APPROVED, REJECTED, Apps
 from umbel.clients.bundle import Bundle
 from umbel.clients.child import Child
@@ -149,3 +150,17 @@ def test_a_bundle_with_data_roots_does_not_read_keys_that_lie_in_the_system(plac
     _check_roots(policy, Path("/var/lib/umbel/devices/wards"))
     with pytest.raises(SettingsError, match="which every task reads"):
         _check_roots(policy, Path(place) / "devices" / "wards")
+
+
+def test_a_bundle_hides_no_statement_from_whoever_approves_it() -> None:
+    """Python runs all three; the lines must not read as a comment and a dead branch."""
+    code = b"ran = []  # as before\rran.append(1)\nif False:\n    pass\n    \x0cran.append(2)\n"
+    space: dict[str, list[int]] = {}
+    exec(compile(code, "code.py", "exec"), space)  # noqa: S102 - what Python makes of it
+    assert space["ran"] == [1, 2]
+    shown = next(
+        c.lines for c in changes(None, Bundle.read(fab(code__py=code))) if "code" in c.name
+    )
+    assert "+ran.append(1)" in shown
+    assert "+ran = []  # as before\\r" in shown
+    assert "+    \\x0cran.append(2)" in shown
