@@ -59,7 +59,7 @@ Membership    federation_files.py is a federation's directory, federation_init.p
               issuer_cli.py is `umbel server issuer`: issuer_socket.py carries out what
               issuer_commands.py lists and issuer_wire.py brings. init_cli.py, token_cli.py,
               remove_cli.py and roll_ca_cli.py (roll_ca.py: a new issuing CA) are its operator's
-              commands, with the options of options.py.
+              commands, with the option of options.py.
 The front     front_cli.py is `umbel server front`: front.py lets devices reach the one API of the
               SuperLink that they need, front_door.py has the port and its connections,
               front_body.py says how large and how slow a body may be, front_places.py who gives
