@@ -8,7 +8,9 @@ which Python forgets an indentation, are shown: else a comment could hide a stat
 from __future__ import annotations
 
 import difflib
+import io
 import re
+import tokenize
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..protocol.errors import Malformed, one_line
@@ -65,19 +67,24 @@ def _unified(name: str, a: bytes, b: bytes) -> Iterator[str]:
     sides = [_lines(data) for data in (a, b)]
     old, new = sides
     if old is None or new is None:
-        yield f"{name}: {len(a)} and {len(b)} bytes, not shown: no text, or too long"
+        yield f"{name}: {len(a)} and {len(b)} bytes, not shown: no text of UTF-8, or too long"
         return
     for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", lineterm=""):
         yield one_line(_seen(line))
 
 
 def _lines(data: bytes) -> list[str] | None:
-    """Return the lines of a text; None where it is none, or too long to compare."""
+    """Return the lines of a text; None where it is none, or too long to compare.
+
+    Nor is one a text whose first lines tell Python of another encoding: that reads other words.
+    """
     if len(data) > LARGEST:
         return None
     try:
+        if tokenize.detect_encoding(io.BytesIO(data).readline)[0] not in {"utf-8", "utf-8-sig"}:
+            return None
         lines = re.sub(r"\r\n?", "\\\\r\n", data.decode("utf-8")).split("\n")
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, SyntaxError):  # the latter: an encoding that nobody knows
         return None
     return lines if len(lines) <= MOST_LINES else None
 

@@ -164,3 +164,15 @@ def test_a_bundle_hides_no_statement_from_whoever_approves_it() -> None:
     assert "+ran.append(1)" in shown
     assert "+ran = []  # as before\\r" in shown
     assert "+    \\x0cran.append(2)" in shown
+
+
+def test_a_bundle_in_another_encoding_is_not_shown_as_what_it_is_not() -> None:
+    code = b"# coding: utf-7\nran = []  # fine+AAo-ran.append(1)\n"
+    space: dict[str, list[int]] = {}
+    exec(compile(code, "code.py", "exec"), space)  # noqa: S102 - what Python makes of it
+    assert space["ran"] == [1]
+    shown = next(
+        c.lines for c in changes(None, Bundle.read(fab(code__py=code))) if "code" in c.name
+    )
+    assert len(shown) == 1
+    assert "not shown: no text of UTF-8" in shown[0]
