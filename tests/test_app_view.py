@@ -45,9 +45,9 @@ def test_what_is_no_text_or_too_long_is_named_with_its_sizes() -> None:
     old = read(a__py=b"x", b__py=b"x", c__py=b"x")
     found = changes(old, read(a__py=b"\xff", b__py=long, c__py=b"\n" * 4001))
     assert [change.lines for change in found] == [
-        ("a.py: 1 and 1 bytes, not shown: no text, or too long",),
-        (f"b.py: 1 and {LARGEST + 1} bytes, not shown: no text, or too long",),
-        ("c.py: 1 and 4001 bytes, not shown: no text, or too long",),
+        ("a.py: 1 and 1 bytes, not shown: no text of UTF-8, or too long",),
+        (f"b.py: 1 and {LARGEST + 1} bytes, not shown: no text of UTF-8, or too long",),
+        ("c.py: 1 and 4001 bytes, not shown: no text of UTF-8, or too long",),
     ]
 
 
