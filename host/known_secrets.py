@@ -137,10 +137,14 @@ def _private_key(data: bytes) -> tuple[bytes, ...] | None:
 
 
 def _forms(secret: bytes) -> Iterator[bytes]:
-    """Yield a secret as it is, in hex, and in base64 whatever stands before and after it."""
+    """Yield a secret as it is, in hex, and in base64 whatever stands before and after it.
+
+    In hex with and without the zeros that it begins with: as a number it is written without them.
+    """
     yield secret
-    yield secret.hex().encode()
-    yield secret.hex().upper().encode()
+    for digits in (secret.hex(), secret.hex().lstrip("0")):
+        yield digits.encode()
+        yield digits.upper().encode()
     for encode in (base64.standard_b64encode, base64.urlsafe_b64encode):
         for shift in range(3):
             text = encode(bytes(shift) + secret).rstrip(b"=")

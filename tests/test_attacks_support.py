@@ -5,12 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import stat
 import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,6 +98,18 @@ def planted(stage: Stage) -> list[bytes]:
 def contents(file: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(file) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_a_key_whose_number_begins_with_zeros_is_known_without_them(tmp_path: Path) -> None:
+    number = int("b5" * 30, 16)  # two bytes shorter than a key of P-256 may be
+    key = ec.derive_private_key(number, ec.SECP256R1())
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    private(tmp_path / "a.key", text)
+    secrets = Secrets()
+    secrets.add_directory(tmp_path, re.compile("none"))
+    for digits in (f"{number:x}", f"{number:X}", f"{number:064x}"):
+        assert secrets.found_in(f"the key is {digits}".encode()) == "a.key"
+    assert not secrets.found_in(f"the key is {number - 1:x}".encode())
 
 
 def test_planted_secrets_are_in_no_part(stage: Stage, home: Path, tmp_path: Path) -> None:
