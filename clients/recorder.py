@@ -141,8 +141,8 @@ class Recorder(Record):
         if not self._open:
             return
         self._open = False
-        self._note(outcome=outcome if self._outcome == OPEN else self._outcome)
-        up, down = self._spent()
+        # What arrives from here on is the session's: the sum is of what the row says.
+        up, down = self._note(outcome=outcome if self._outcome == OPEN else self._outcome)
         self._others = [self._others[0] + up, self._others[1] + down]
         self._show(state="idle", doing=time.time())
 
@@ -185,9 +185,11 @@ class Recorder(Record):
         up, down = self._meter()
         return max(0, up - self._from[0]), max(0, down - self._from[1])
 
-    def _note(self, **values: str | int) -> None:
+    def _note(self, **values: str | int) -> tuple[int, int]:
+        """Write to the attempt's row, and return the bytes up and down that it says."""
         up, down = self._spent()
         self._history.change(self._row, until=time.time(), bytes_up=up, bytes_down=down, **values)
+        return up, down
 
     def _show(self, **values: Any) -> None:
         """Write session.json anew."""

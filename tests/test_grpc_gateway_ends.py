@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import pytest
@@ -30,6 +31,10 @@ def test_a_goodbye_that_is_said_during_any_write_goes_out(write: int) -> None:
                 wake.set()
 
     class Core:
+        def wall(self) -> datetime:
+            """Return the time, which nobody asks for here."""
+            return datetime.now(UTC)
+
         def sent(self, *_: object) -> None:
             """Count nothing."""
 
