@@ -24,6 +24,8 @@ CLIENT = "flwr.clientapp"
 AVAILABLE = Path(sys.executable).with_name("flower-supernode").exists()
 _LONGEST, _STEP, _CALM = 30.0, 0.5, 4
 """Seconds to wait at most, seconds between two looks, looks without change."""
+_REAPED = 0.02
+"""Seconds between two looks for what was killed."""
 _CHANGE = 0.01
 _EXPECTED = 2
 """Processes: SuperNode and SuperExec."""
@@ -58,6 +60,14 @@ def idle_supernode() -> int:
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            _wait_gone(process.pid)
+
+
+def _wait_gone(session: int) -> None:
+    """Wait until what the leader had started is gone too: somebody else reaps that."""
+    end = time.monotonic() + _LONGEST
+    while session_members(session) and time.monotonic() < end:
+        time.sleep(_REAPED)
 
 
 def _settled(pid: int) -> int:
