@@ -183,7 +183,7 @@ class Unpacker:
         for should, member in zip(expected, seen, strict=False):
             if should != member:
                 got = "other bytes" if should[:2] == member[:2] else member.name
-                raise self._bad(f"{should.name} as it was written", got)
+                raise self._bad(f"{should.name[:64]} as it was written", got)
         if len(expected) != len(seen):
             raise self._bad(f"{len(expected)} members", len(seen))
 

@@ -107,7 +107,7 @@ def _watched(path: Path) -> Iterator[None]:
     """Turn what the database or the disk says into one line with the next move."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, IndexError) as error:  # the latter of a row that lacks a column
         raise StateError(str(path), "the issuer's database", error, _MOVE) from error
     except OSError as error:
         raise StateError(str(path), "a file to write", error.strerror or error, _MOVE) from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from umbel.protocol.enrolment import LeaveRequest
 from umbel.protocol.enrolment_token import Token
-from umbel.protocol.errors import SettingsError
+from umbel.protocol.errors import SettingsError, StateError
 from umbel.protocol.members import MemberList
 from umbel.protocol.verification import Verifier
 from umbel.tests.issuing import DAY, NOW, Keys, Stage, declined
@@ -178,3 +180,12 @@ def test_a_name_is_one_nodes_or_one_open_tokens(stage: Stage) -> None:
     stage.issuer.enrol(Keys().enrol(token))
     with pytest.raises(SettingsError, match="remove a"):
         stage.token("a")
+
+
+def test_a_database_without_a_column_is_named(stage: Stage) -> None:
+    """As a damaged page of its schema makes one."""
+    stage.token("press-17")
+    with closing(sqlite3.connect(stage.folder / "issuer.sqlite")) as db:
+        db.execute("ALTER TABLE token RENAME COLUMN site TO s1te")
+    with pytest.raises(StateError, match=r"issuer\.sqlite: expected the issuer's database"):
+        stage.issuer.tokens()
