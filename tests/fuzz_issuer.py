@@ -165,7 +165,7 @@ ISSUER = (
         again=lambda found: issuer_wire.request(*found),
     ),
     Parser(
-        name="issuer_commands.answer", parse=_operate, errors=(Malformed,),
+        name="issuer_commands.answer", parse=_operate, errors=(Malformed, SettingsError),
         make=lambda: [json.dumps(_terms().dumps()).encode(), b'"press-1"', b"null"], form="json",
     ),
     Parser(
