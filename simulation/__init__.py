@@ -10,4 +10,8 @@ As processes         up_cli.py is `umbel up`, up_plan.py what it will do, flower
                      flower_kept.py; down_cli.py is `umbel down`, resume_cli.py `umbel runs resume`.
 An app of one's own  new.py is `umbel new`, with templates/; keygen.py makes the key with which
                      sign_cli.py signs it.
+Engine               engine/ trains cohorts by tiers, native/ is the fastest of them; data/ holds
+                     the examples of many clients.
+Time                 fleet/ says what devices there are, clock/ who arrives when.
+Afterwards           pages/ is what a person looks at.
 """

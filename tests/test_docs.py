@@ -60,6 +60,7 @@ PARTS = (
     "server",
     "server/core",
     "simulation",
+    *(f"simulation/{name}" for name in ("clock", "data", "engine", "fleet", "native", "pages")),
     "benchmarks",
 )
 ABSENT = "absent"

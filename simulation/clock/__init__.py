@@ -1,0 +1,1 @@
+"""The virtual clock: who is asked, who arrives, and when, before anybody trains."""

@@ -1,0 +1,1 @@
+"""Data at scale: arrays mapped from files, with offsets; loaders of real sets."""
