@@ -4,7 +4,9 @@
     line (grpc_session.py)     server, word; at the end over
 
 A row is written when an attempt begins and at each step of it, so that whatever kills the process
-leaves what was known (history.py). Nothing here stops a session: what cannot be written is said.
+leaves what was known (history.py). What is shown is written by a thread of its own, soon after it
+changed and at most once in `SHOWN_S`: a round of a small model has six changes in 20 ms, and nobody
+looks as fast. Nothing here stops a session: what cannot be written is said.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
     from .grpc_session import Outcome
     from ..protocol.errors import Refused
+
+
+SHOWN_S = 0.25
+"""Seconds between two writings of what is shown."""
 
 
 class Record:
@@ -84,13 +90,13 @@ class Recorder(Record):
         self._rounds: set[tuple[int, str]] = set()
         self._others = [0, 0]
         """Bytes of attempts."""
-        self._lock = threading.Lock()
-        self._unsaid = False
         now = time.time()
-        self._status = SessionStatus(
-            state="joining", run=run, gateway=gateway, up=False, since=now, doing=now, began=now
-        )
-        self._show()
+        self._began, self._run = now, run
+        self._shown = _Shown(
+            directory, log, meter, SessionStatus(
+                state="joining", run=run, gateway=gateway, up=False, since=now, doing=now, began=now
+            ),
+        )  # fmt: skip
 
     # -- the session's ------------------------------------------------------------------------
 
@@ -105,19 +111,19 @@ class Recorder(Record):
                 attempt=start.attempt, app=self._app, scheme=start.scheme,
             )
         )  # fmt: skip
-        self._show(
+        self._shown.change(
             state="loading", doing=now, round=start.round, phase=phase, attempt=start.attempt,
             members=0,
         )  # fmt: skip
 
     def doing(self, state: str) -> None:
         """Note what the device does now."""
-        self._show(state=state, doing=time.time())
+        self._shown.change(state=state, doing=time.time())
 
     def cohort(self, members: int) -> None:
         """Note how many members the roster has."""
         self._note(members=members)
-        self._show(members=members)
+        self._shown.change(members=members)
 
     def survivors(self, count: int) -> None:
         """Note how many updates are in the sum."""
@@ -127,8 +133,8 @@ class Recorder(Record):
         """Note that this device has done its part, at once: the server may say nothing more."""
         self._outcome = CONTRIBUTED
         self._note(outcome=CONTRIBUTED)
-        self._rounds.add((self._status.round, self._status.phase))
-        self._show(rounds=len(self._rounds))
+        self._rounds.add((self._shown.status.round, self._shown.status.phase))
+        self._shown.change(rounds=len(self._rounds))
 
     def refused(self, refused: Refused) -> None:
         """Note why it goes no further; the words stay here."""
@@ -144,25 +150,25 @@ class Recorder(Record):
         # What arrives from here on is the session's: the sum is of what the row says.
         up, down = self._note(outcome=outcome if self._outcome == OPEN else self._outcome)
         self._others = [self._others[0] + up, self._others[1] + down]
-        self._show(state="idle", doing=time.time())
+        self._shown.change(state="idle", doing=time.time())
 
     # -- the line's ---------------------------------------------------------------------------
 
     def server(self, there: bool) -> None:
         """Note whether a server is there; from any thread, only a change is written."""
-        with self._lock:
-            if self._status.up is there:
-                return
-        state = self._status.state
+        status = self._shown.status
+        if status.up is there:
+            return
+        state = status.state
         if there and state in {"joining", "away"}:
             state = "idle"
         elif not there and state == "idle":
             state = "away"
-        self._show(up=there, since=time.time(), state=state)
+        self._shown.change(up=there, since=time.time(), state=state)
 
     def word(self, line: str) -> None:
         """Keep the newest line of the console."""
-        self._show(word=one_line(line[:LONGEST])[:LONGEST])
+        self._shown.change(word=one_line(line[:LONGEST])[:LONGEST])
 
     def over(self, outcome: Outcome) -> None:
         """Note what the session came to, and close the record."""
@@ -171,12 +177,13 @@ class Recorder(Record):
         up, down = outcome.bytes_up - self._others[0], outcome.bytes_down - self._others[1]
         self._history.add(
             Entry(
-                kind="session", at=self._status.began, until=time.time(), run=self._status.run,
+                kind="session", at=self._began, until=time.time(), run=self._run,
                 app=self._app, outcome=ENDED, code=code, reason=outcome.detail,
                 bytes_up=max(0, up), bytes_down=max(0, down),
             )
         )  # fmt: skip
-        self._show(state="away", up=False, rounds=outcome.rounds)
+        self._shown.change(state="away", up=False, rounds=outcome.rounds)
+        self._shown.close()
         self._history.close()
 
     # -- both ---------------------------------------------------------------------------------
@@ -191,16 +198,54 @@ class Recorder(Record):
         self._history.change(self._row, until=time.time(), bytes_up=up, bytes_down=down, **values)
         return up, down
 
-    def _show(self, **values: Any) -> None:
-        """Write session.json anew."""
+
+class _Shown:
+    """What `umbel client status` shows of a session; any thread may change it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        log: Callable[[str], None],
+        meter: Callable[[], tuple[int, int]],
+        status: SessionStatus,
+    ) -> None:
+        """Write it for the first time."""
+        self.status = status
+        self._directory, self._log, self._meter = directory, log, meter
+        self._lock = threading.Lock()
+        self._changed, self._over = threading.Event(), threading.Event()
+        self._unsaid = False
+        self._write()
+        self._thread = threading.Thread(target=self._keep, name="session.json", daemon=True)
+        self._thread.start()
+
+    def change(self, **values: Any) -> None:
+        """Change some of it."""
+        with self._lock:
+            self.status = replace(self.status, **values)
+        self._changed.set()
+
+    def close(self) -> None:
+        """Write it for the last time."""
+        self._over.set()
+        self._changed.set()
+        self._thread.join()
+        self._write()
+
+    def _keep(self) -> None:
+        while not self._over.is_set():
+            self._changed.wait()
+            self._changed.clear()
+            self._write()
+            self._over.wait(SHOWN_S)
+
+    def _write(self) -> None:
         up, down = self._meter()
         with self._lock:
-            self._status = replace(
-                self._status, said=time.time(), bytes_up=up, bytes_down=down, **values
-            )
-            try:
-                write_session(self._directory, self._status)
-            except (OSError, StateError) as error:
-                if not self._unsaid:
-                    self._log(f"what this session does is not shown: {error}")
-                self._unsaid = True
+            shown = replace(self.status, said=time.time(), bytes_up=up, bytes_down=down)
+        try:
+            write_session(self._directory, shown)
+        except (OSError, StateError) as error:
+            if not self._unsaid:
+                self._log(f"what this session does is not shown: {error}")
+            self._unsaid = True

@@ -133,9 +133,11 @@ def _addresses(files: DeviceFiles, answer: EnrolAnswer) -> dict[str, bytes]:
     asked = {"gateway": answer.gateway, "superlink": answer.superlink}
     if asked == {"gateway": files.gateway, "superlink": files.superlink}:
         return {}
-    if host(answer.gateway) not in (files.policy.gateways or ()):
-        what = f"the gateway is {answer.gateway} now, a name that is not in trust.gateways"
-        raise PeerError(f"{files.federation}'s CA", f"{what}: add it there if that is right")
+    for key, name in (("gateway", "gateway"), ("superlink", "front")):
+        moved = asked[key] != getattr(files, key)
+        if moved and host(asked[key]) not in (files.policy.gateways or ()):
+            what = f"the {name} is {asked[key]} now, a name that is not in trust.gateways"
+            raise PeerError(f"{files.federation}'s CA", f"{what}: add it there if that is right")
     file = files.directory / "device.toml"
     text = read_owned(file)
     for key, value in asked.items():

@@ -20,11 +20,11 @@ import math
 import os
 import stat
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..host.whole_file import write_whole
 from ..protocol.documents import read_json
 from ..protocol.errors import LONGEST, StateError, one_line
 
@@ -182,17 +182,7 @@ def _write(path: Path, status: AgentStatus | SessionStatus) -> None:
         for name, value in asdict(status).items()
     }
     _check(path, type(status), values)
-    made = path.with_name(f".{path.name}.{os.getpid()}")
-    with suppress(FileNotFoundError):  # of a killed process that had this number
-        made.unlink()
-    handle = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps(values))
-        made.replace(path)
-    except OSError:
-        made.unlink(missing_ok=True)
-        raise
+    write_whole(path, json.dumps(values).encode(), lasting=False)
 
 
 def _read(path: Path, kind: type[Said]) -> Said | None:

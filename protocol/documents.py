@@ -6,7 +6,8 @@ thousand levels deep, an integer that no float holds. Here such texts are refuse
 ValueError in one short line, which a caller turns into the error of its kind.
 
     JSON    UTF-8; no NaN and no Infinity, which JSON does not have, nor 1e999, which becomes
-            one; integers of at most 64 bits
+            one; integers of at most 64 bits; no key twice in an object, of which one reader
+            takes the first value and another the last
     TOML    tables at most `MAX_DEPTH` deep; at most `MAX_TOML` characters, and `MAX_DOTS` dots
             to a line: tomllib takes quadratic time for a dotted key, 8 s for one of 60 KB.
             Integers may be of any size, so that who reads the key can name it
@@ -99,8 +100,17 @@ def _real(text: str) -> float:
     return value
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        raise ValueError("a key twice in one object")
+    return table
+
+
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name}, which JSON does not have")
 
 
-_JSON = json.JSONDecoder(parse_int=_integer, parse_float=_real, parse_constant=_no_constant)
+_JSON = json.JSONDecoder(
+    parse_int=_integer, parse_float=_real, parse_constant=_no_constant, object_pairs_hook=_object
+)

@@ -14,6 +14,7 @@ import fcntl
 import os
 import sqlite3
 from contextlib import closing, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ..protocol.errors import StateError
@@ -97,9 +98,25 @@ def _check_version(db: sqlite3.Connection, path: Path) -> None:
     if (found, version) == (0, 0) and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
         head = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
         db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {head} COMMIT;")
-    elif (found, version) != (APPLICATION_ID, VERSION):
+        return
+    if (found, version) != (APPLICATION_ID, VERSION):
         got = f"application {found:#x}, version {version}"
         raise StateError(str(path), f"an issuer's database, version {VERSION}", got, _MOVE)
+    if _tables(db) != _own_tables():
+        raise StateError(str(path), "the issuer's database", "other tables or columns", _MOVE)
+
+
+def _tables(db: sqlite3.Connection) -> frozenset[str]:
+    """Return the statements that made the tables and indices of a database."""
+    rows = db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
+    return frozenset(row[0] for row in rows)
+
+
+@cache
+def _own_tables() -> frozenset[str]:
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(_SCHEMA)
+        return _tables(db)
 
 
 @contextmanager
@@ -107,7 +124,7 @@ def _watched(path: Path) -> Iterator[None]:
     """Turn what the database or the disk says into one line with the next move."""
     try:
         yield
-    except (sqlite3.Error, IndexError) as error:  # the latter of a row that lacks a column
+    except sqlite3.Error as error:
         raise StateError(str(path), "the issuer's database", error, _MOVE) from error
     except OSError as error:
         raise StateError(str(path), "a file to write", error.strerror or error, _MOVE) from error

@@ -37,6 +37,7 @@ def test_what_json_can_say_is_read_as_python_reads_it(tree: Any) -> None:
         (b"[1e999]", "no float holds"),
         (b"-1e999", "no float holds"),
         (b'{"a": -Infinity}', "-Infinity"),
+        (b'{"a": [{"b": 1, "b": 1}]}', "a key twice"),
         (b"\xff", "UTF-8"),
         ("[1]".encode("utf-16"), "UTF-8"),
         (b"\xef\xbb\xbf[1]", "Expecting value (at line 1)"),

@@ -324,15 +324,19 @@ def test_renewal_follows_an_address_within_the_policy(door: Door, tmp_path: Path
     with open(place / "device.toml", "a") as file:
         file.write("ddp = 2\n")
     door.front_is(f"localhost:{door.port}")
+    with pytest.raises(PeerError, match=r"the front is localhost:.* not in trust\.gateways"):
+        renew(place, lambda _line: None)
+    text = (place / "policy.toml").read_text().replace('"fl.ex', '"localhost", "fl.ex')
+    (place / "policy.toml").write_text(text)
     renew(place, lambda _line: None)
     files = DeviceFiles.read(place)
     assert (files.superlink, files.ddp) == (f"localhost:{door.port}", 2)
-    text = (place / "policy.toml").read_text().replace('"fl.example.org"', '"old.example.org"')
+    text = text.replace('"fl.example.org"', '"old.example.org"')
     (place / "policy.toml").write_text(text)
     (place / "device.toml").write_text(
         (place / "device.toml").read_text().replace("fl.example.org", "old.example.org")
     )
-    with pytest.raises(PeerError, match=r"trust\.gateways"):
+    with pytest.raises(PeerError, match=r"the gateway is .* not in trust\.gateways"):
         renew(place, lambda _line: None)
 
 

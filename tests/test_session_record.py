@@ -190,10 +190,14 @@ def test_a_pause_ends_the_session_between_two_attempts(opened: Any) -> None:
     run.coordinator.begin(time.monotonic())
     run.pump(trainer.entered.is_set)
     place = devices[0].files.directory
-    session = read_session(place)
-    assert session is not None
-    assert (session.state, session.round, session.up) == ("computing", 1, True)
-    assert alive(session)
+
+    def shown() -> bool:
+        session = read_session(place)
+        assert session is not None
+        assert alive(session)
+        return (session.state, session.round, session.up) == ("computing", 1, True)
+
+    run.pump(shown)  # soon after it is so
     write_pause(place, Pause(since=time.time()))
     time.sleep(0.7)  # it is seen meanwhile, and breaks nothing off
     assert not trainer.stopped
