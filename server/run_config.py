@@ -54,7 +54,7 @@ the simulator's and `umbel up`'s, 3; a device's own defaults are 5 and 4. The se
 those of run_rule.py.
 """
 
-TRAINING = ("lr", "local-epochs", "batch-size")
+TRAINING = ("lr", "local-epochs", "batch-size", "proximal-mu")
 """Keys of `config` that change how a task trains."""
 
 

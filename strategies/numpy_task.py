@@ -89,10 +89,15 @@ class NumpyEngine:
     def fit(self, data: Pair, optimizer: Optimizer, local: Local) -> float:
         """Train in place and return the loss, summed over every example of every epoch."""
         inputs, targets = (np.asarray(part) for part in data)
-        step = optimizer.start({k: a for k, a in self._own.items() if a.dtype.kind == "f"})
+        floats = {k: a for k, a in self._own.items() if a.dtype.kind == "f"}
+        step, received = optimizer.start(floats), _copies(floats) if local.mu else {}
         total = 0.0
         for rows in batches(local, len(inputs)):
             loss, gradients = self._gradients(inputs[rows], targets[rows])
+            if local.mu:
+                gradients = {
+                    k: g + local.mu * (floats[k] - received[k]) for k, g in gradients.items()
+                }
             step(gradients)
             total += loss * len(rows)
         return total
@@ -120,3 +125,7 @@ class NumpyEngine:
             self.model, (inputs, targets)
         )
         return found
+
+
+def _copies(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {name: array.copy() for name, array in arrays.items()}

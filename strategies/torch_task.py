@@ -80,12 +80,14 @@ class TorchEngine:
         """Train in place and return the loss, summed over every example of every epoch."""
         wanted = [p for p in self.model.parameters() if p.requires_grad]
         stepper = _optimizer(optimizer, wanted)
+        received = [p.detach().clone() for p in wanted] if local.mu else []
         total = torch.zeros((), dtype=torch.float64, device=self._device)
         self.model.train()
         with _seeded(stream(local.seed, self.noise, local.round, local.client)):
             for rows in batches(local, self.count(data)):
                 stepper.zero_grad()
                 total += self._backward(data, rows)
+                _pull(wanted, received, local.mu)
                 stepper.step()
         return float(total)
 
@@ -177,6 +179,14 @@ def _optimizer(declared: Optimizer, parameters: list[torch.nn.Parameter]) -> tor
         momentum=declared.momentum,
         weight_decay=declared.weight_decay,
     )
+
+
+def _pull(parameters: list[torch.nn.Parameter], received: list[torch.Tensor], mu: float) -> None:
+    """Add FedProx's `mu * (parameter - received)` to the gradients that there are."""
+    with torch.no_grad():
+        for parameter, start in zip(parameters, received, strict=False):
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter - start, alpha=mu)
 
 
 @contextmanager

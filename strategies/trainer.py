@@ -44,10 +44,13 @@ class Settings:
     batch_size: int | None = None
     round: int = 0
     seed: int = 0
+    proximal_mu: float = 0.0
+    """FedProx: mu/2 of the squared distance from the received model is added to the loss (Li et
+    al. 2020, arXiv 1812.06127)."""
 
     @classmethod
     def of(cls, config: Mapping[str, object]) -> Settings:
-        """Read lr, local-epochs, batch-size, server-round and seed; other keys are not ours.
+        """Read lr, local-epochs, batch-size, proximal-mu, server-round and seed; no other key.
 
         Raises:
             SettingsError: One of them has another type, or lies outside its range.
@@ -57,12 +60,16 @@ class Settings:
             isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 < lr < float("inf")
         ):
             raise SettingsError("config.lr", "a finite number above 0", lr)
+        mu = config.get("proximal-mu", 0.0)
+        if type(mu) not in {int, float} or not 0 <= mu < float("inf"):  # type: ignore[operator]
+            raise SettingsError("config.proximal-mu", "a finite number of 0 or more", mu)
         return cls(
             lr=None if lr is None else float(lr),
             epochs=_integer(config, "local-epochs", 1),
             batch_size=_integer(config, "batch-size", 1),
             round=_integer(config, "server-round", 0) or 0,
             seed=_integer(config, "seed", 0) or 0,
+            proximal_mu=float(mu),  # type: ignore[arg-type]
         )
 
     def resolved(self, task: Task) -> tuple[Optimizer, Local]:
@@ -70,7 +77,7 @@ class Settings:
         optimizer = task.optimizer if self.lr is None else replace(task.optimizer, lr=self.lr)
         epochs = task.epochs if self.epochs is None else self.epochs
         size = task.batch_size if self.batch_size is None else self.batch_size
-        return optimizer, Local(epochs, size, self.round, self.seed)
+        return optimizer, Local(epochs, size, self.round, self.seed, mu=self.proximal_mu)
 
 
 def _integer(config: Mapping[str, object], key: str, low: int) -> int | None:
@@ -92,6 +99,8 @@ class Local:
     round: int
     seed: int
     client: int = 0
+    mu: float = 0.0
+    """Of FedProx: `mu * (parameters - received)` is added to every gradient."""
 
 
 @dataclass(frozen=True, slots=True)

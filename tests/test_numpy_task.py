@@ -103,6 +103,15 @@ def test_named_arrays_train_by_the_tasks_own_gradients() -> None:
     assert engine.arrays()["mean"] == 0.0
 
 
+def test_fedprox_pulls_towards_the_received_model() -> None:
+    task = Mean()
+    engine = NumpyEngine(task, task.model())
+    data = (np.zeros((4, 1)), np.array([1.0, 2.0, 3.0, 6.0]))
+    # The first step lands on the mean, 3, as above; there the pull alone is left: 3 - 0.5 * 1 * 3.
+    engine.fit(data, task.optimizer, Local(2, 4, 0, 0, mu=1.0))
+    assert engine.arrays()["mean"] == 1.5
+
+
 def test_arrays_are_copies() -> None:
     engine = NumpyEngine(Task(), MLP(2, 2, seed=0))
     before = engine.arrays()

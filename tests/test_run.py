@@ -155,7 +155,7 @@ def test_the_rest_is_the_tasks_and_travels(tmp_path: Path) -> None:
     found = plan(folder, umbel.Options(seed=3, settings={"deep.x": 2, "batch-size": 4}))
     config = {"lr": 0.5, "colour": "red", "deep.x": 2, "batch-size": 4, "seed": 3}
     assert found.settings.config == config
-    assert set(TRAINING) == {"lr", "local-epochs", "batch-size"}
+    assert set(TRAINING) == {"lr", "local-epochs", "batch-size", "proximal-mu"}
 
 
 # ---- what is refused, before anything is written ---------------------------------------------

@@ -1,5 +1,6 @@
 """The torch engine: state that travels, state that stays, and the same path as numpy."""
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -67,6 +68,31 @@ def test_numpy_and_torch_walk_one_path(optimizer: Optimizer) -> None:
     ours, theirs = numpy_engine.evaluate(pair), torch_engine.evaluate(data)
     assert ours.pop("loss") == pytest.approx(theirs.pop("loss"), rel=1e-5)
     assert ours == theirs
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.1), SGD(0.05, 0.9, 0.01), Adam(0.01)])
+def test_fedprox_is_the_gradient_of_its_loss(optimizer: Optimizer) -> None:
+    start = {name: to_torch(array) for name, array in MLP(4, 5, 3, seed=7).arrays.items()}
+
+    class Written(Small):
+        @staticmethod
+        def loss(model: nn.Module, batch: Any) -> Any:
+            pull = sum((p - start[name]).square().sum() for name, p in model.named_parameters())
+            return nn.functional.cross_entropy(model(batch[0]), batch[1]) + 0.7 / 2 * pull
+
+    local, data = Local(3, 16, 1, 2, 3, mu=0.7), _data()
+    engines = [TorchEngine(task, task.model()) for task in (Small(), Written(), Small())]
+    ends = []
+    for engine, numbers in zip(engines, (local, LOCAL, LOCAL), strict=True):
+        engine.load({name: tensor.numpy() for name, tensor in start.items()})
+        engine.fit(data, optimizer, replace(numbers, epochs=3))
+        ends.append(engine.arrays())
+    numpy_engine = NumpyEngine(Task(), MLP(4, 5, 3, seed=7))
+    numpy_engine.fit((data[0].numpy(), data[1].numpy()), optimizer, local)
+    for name, array in ends[0].items():
+        np.testing.assert_allclose(ends[1][name], array, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(numpy_engine.arrays()[name], array, rtol=0, atol=2e-6)
+        assert np.abs(ends[2][name] - array).max() > 1e-3  # the pull is felt
 
 
 def test_a_batch_norms_statistics_travel_and_its_counter_stays() -> None:

@@ -237,10 +237,11 @@ def test_settings_come_from_kebab_case_keys() -> None:
         "local-epochs": 3,
         "batch-size": 32,
         "server-round": 7,
+        "proximal-mu": 1,
         "seed": 5,
         "other": "x",
     }
-    expected = Settings(lr=1.0, epochs=3, batch_size=32, round=7, seed=5)
+    expected = Settings(lr=1.0, epochs=3, batch_size=32, round=7, seed=5, proximal_mu=1.0)
     assert Settings.of(config) == expected
     assert Settings.of({}) == Settings()
 
@@ -270,6 +271,10 @@ def test_what_is_not_set_is_the_tasks_own() -> None:
         ("batch-size", True),
         ("server-round", -1),
         ("seed", "one"),
+        ("proximal-mu", -0.1),
+        ("proximal-mu", float("nan")),
+        ("proximal-mu", True),
+        ("proximal-mu", None),
     ],
 )
 def test_a_setting_out_of_range_is_named(key: str, value: object) -> None:

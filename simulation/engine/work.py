@@ -11,13 +11,15 @@ about clients is in that order, whoever trained them and whenever.
 
 The sum is in fixed point, so that it has the same bits for any number of workers and any order:
 
-    total = sum over counted clients of  rint(w_i * delta_i * 2^exponent)      int64
+    total = sum over counted clients of  rint(w_i * f_i * delta_i * 2^exponent)      int64
     mean  = total / (2^exponent * weight),   weight = sum of w_i
 
-rint is to nearest, ties to even, of the float64 product. A client counts if its update is finite,
-its L2 norm (float64) is at most `max_norm`, and no value is so large that the sum of all of them
-could wrap: |w_i * delta| * 2^exponent <= 2^62 / clients. The others are named by their verdict, and
-nothing of theirs is in the sum.
+rint is to nearest, ties to even, of the float64 product (w_i * f_i * 2^exponent) * delta_i. f_i is
+1 except where an update counts for less because it is stale (`Work.factors`); the weights by which
+the sum is divided stay, as in FedBuff (Nguyen et al. 2022, arXiv 2106.06639). A client counts if
+its update is finite, its L2 norm (float64) at most `max_norm`, and no value so large that the sum
+of all of them could wrap: |w_i * f_i * delta| * 2^exponent <= 2^62 / clients. The others are named
+by their verdict, and nothing of theirs is in the sum.
 """
 
 from __future__ import annotations
@@ -77,6 +79,8 @@ class Work:
     launches: NDArray[np.int64] | None = None
     """For each client the number that stands for the round in its streams, where clients of one
     work began at different times; None is `settings.round` for all."""
+    factors: NDArray[np.float64] | None = None
+    """For each client what its update is multiplied by in the sum, in (0, 1]; None is 1 for all."""
     weight_cap: int = 1 << 32
     """A client's weight is its number of examples, at most this."""
     max_norm: float | None = None
@@ -91,6 +95,10 @@ class Work:
     def model(self, index: int) -> Arrays:
         """Return the model from which the index-th client starts."""
         return self.models[0 if self.model_of is None else int(self.model_of[index])]
+
+    def factor(self, index: int) -> float:
+        """Return what the update of the index-th client is multiplied by in the sum."""
+        return 1.0 if self.factors is None else float(self.factors[index])
 
     def site(self, index: int) -> Site:
         """Return where the index-th client's data come from, as in `umbel simulate`'s sessions."""
