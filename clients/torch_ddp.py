@@ -256,10 +256,10 @@ class RankTrainer(TaskTrainer):
         self._group = group
         self._evaluation = {f"eval.{name}": metric for name, metric in self._metrics.items()}
 
-    def _data(self, site: Site) -> tuple[Any, int]:
+    def data(self, site: Site) -> tuple[Any, int]:
         """Return the client's examples, all of them on every rank."""
         with self._group.together():
-            data, count = super()._data(site)
+            data, count = super().data(site)
         counts = self._group.share(count)
         if len(set(counts)) > 1:
             raise Refused(
@@ -269,14 +269,14 @@ class RankTrainer(TaskTrainer):
             )
         return data, count
 
-    def _evaluated(self, data: Any) -> dict[str, int | float]:
+    def evaluated(self, data: Any) -> dict[str, int | float]:
         """Return the task's metrics of the loaded model over all ranks' shares."""
         group = self._group
         start, stop = rows_of(group.rank, group.ranks, self._engine.count(data))
         found: dict[str, int | float] = dict.fromkeys(self._evaluation, 0)
         with group.together():
             if start < stop:
-                found = super()._evaluated(_part(data, start, stop))
+                found = super().evaluated(_part(data, start, stop))
         return checked(group.added(found, self._evaluation), self._evaluation)
 
 

@@ -214,21 +214,19 @@ class TaskTrainer:
             Refused: No examples, a model of another shape, or metrics that were not declared.
         """
         site = replace(site, seed=settings.seed, round=settings.round)
-        optimizer, local = settings.resolved(self.task)
-        local = replace(local, client=site.index)
-        data, weight = self._data(site)
-        self._load(arrays)
-        metrics = self._evaluated(data)
-        loss = self._engine.fit(data, optimizer, local)
-        done = {"examples": weight * local.epochs, "loss": loss}
+        data, weight = self.data(site)
+        self.load(arrays)
+        metrics = self.evaluated(data)
+        loss = self.fit(data, site, settings)
+        done = {"examples": weight * settings.resolved(self.task)[1].epochs, "loss": loss}
         metrics |= _prefixed("train", checked(done, TRAINING))
-        return TrainResult(differences(self._engine.arrays(), arrays), weight, metrics)
+        return TrainResult(self.update(arrays), weight, metrics)
 
     def evaluate(self, arrays: Mapping[str, NDArray[Any]], site: Site) -> TrainResult:
         """Evaluate the received model; the weight is 1, as the ring's phase `evaluate` wants."""
-        data, _ = self._data(site)
-        self._load(arrays)
-        return TrainResult({}, 1, self._evaluated(data))
+        data, _ = self.data(site)
+        self.load(arrays)
+        return TrainResult({}, 1, self.evaluated(data))
 
     def test(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, float]:
         """Return every metric over the test data as a mean; `correct` becomes `accuracy`."""
@@ -253,7 +251,7 @@ class TaskTrainer:
         self, arrays: Mapping[str, NDArray[Any]], data: Any, split: Sequence[range]
     ) -> list[dict[str, int | float]]:
         """Return what the task measures of a model over each of these parts of the test data."""
-        self._load(arrays)
+        self.load(arrays)
         whole = range(self._engine.count(data))
         return [
             self._sums(data if rows == whole else self._engine.part(data, rows)) for rows in split
@@ -270,16 +268,24 @@ class TaskTrainer:
             raise Refused(pb.REASON_TASK_FAILED, "the task's test says that it had no examples")
         return means(whole)
 
-    def _data(self, site: Site) -> tuple[Any, int]:
-        """Return the client's examples and how many they are."""
+    def data(self, site: Site) -> tuple[Any, int]:
+        """Return the client's examples and how many they are.
+
+        Raises:
+            Refused: There are none.
+        """
         data = self.task.train_data(site)
         count = self._engine.count(data)
         if count < 1:
             raise Refused(pb.REASON_TASK_FAILED, "train_data(site) returned no examples")
         return data, count
 
-    def _load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Load the received model after comparing it with the task's own, array by array."""
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Load the received model after comparing it with the task's own, array by array.
+
+        Raises:
+            Refused: It has another shape.
+        """
         forms = _forms(arrays)
         for name in sorted(self._forms.keys() | forms.keys()):
             expected, got = (side.get(name, "nothing") for side in (self._forms, forms))
@@ -291,9 +297,22 @@ class TaskTrainer:
                 )
         self._engine.load(arrays)
 
-    def _evaluated(self, data: Any) -> dict[str, int | float]:
-        """Return the task's metrics of the loaded model, under `eval.`."""
+    def evaluated(self, data: Any) -> dict[str, int | float]:
+        """Return the task's metrics of the loaded model, under `eval.`.
+
+        Raises:
+            Refused: As `checked`.
+        """
         return _prefixed("eval", self._sums(data))
+
+    def fit(self, data: Any, site: Site, settings: Settings) -> float:
+        """Train the loaded model and return its loss, summed over all examples of all epochs."""
+        optimizer, local = settings.resolved(self.task)
+        return self._engine.fit(data, optimizer, replace(local, client=site.index))
+
+    def update(self, received: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return what training has changed in the model that was received."""
+        return differences(self._engine.arrays(), received)
 
     def _sums(self, data: Any) -> dict[str, int | float]:
         """Return what the task measures over `data`, and over how many examples."""

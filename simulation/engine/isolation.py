@@ -1,0 +1,55 @@
+"""What a call of user code finds around it, the same for every client whoever calls.
+
+A task may draw from the global generators of Python, numpy and torch. So that what it draws depends
+on (seed, round, client) only, they are seeded from that client's stream before each call, and are
+afterwards what they were. Nothing is promised to a task that draws from several threads. One thread
+computes: how many there are decides how libraries cut their sums.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...strategies.task import stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...strategies.task import Site
+
+DATA, TRAINING = "global generators, data", "global generators, training"
+"""Purposes of the streams; examples and training begin with their own."""
+
+
+def seed(site: Site, purpose: str) -> None:
+    """Seed the global generators for one call for this client."""
+    words = stream(site.seed, purpose, site.round, site.index).random_raw(3)
+    random.seed(int(words[0]))
+    np.random.seed(int(words[1]) & 0xFFFFFFFF)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(int(words[2]) >> 1)
+
+
+@contextmanager
+def isolated() -> Iterator[None]:
+    """Give the global generators and torch's number of threads back as they were."""
+    torch = sys.modules.get("torch")
+    python, legacy = random.getstate(), np.random.get_state()
+    tensors = None if torch is None else torch.get_rng_state()
+    threads = 1 if torch is None else torch.get_num_threads()
+    try:
+        if torch is not None:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)
+        if torch is not None:
+            torch.set_rng_state(tensors)
+            torch.set_num_threads(threads)
