@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from .link import Link
+from .seats import Cohort
 from ..clients.journal import MemoryJournal
 from ..clients.policy import Policy
 from ..clients.session import Device, Session
@@ -101,7 +102,7 @@ class Federation:
 
     def __init__(
         self,
-        trainer: Trainer | Sequence[Trainer],
+        trainer: Trainer | Sequence[Trainer] | Cohort,
         settings: RunSettings,
         *,
         clients: int,
@@ -114,7 +115,8 @@ class Federation:
         """Make the CA, enrol the clients, create the run's directory, connect everything.
 
         Args:
-            trainer: Runs the task: one for all, or one for each client, the first the server's.
+            trainer: Runs the task: one for all, or one for each client, the first the server's; or
+                a cohort, whose tier trains many clients at a time.
             settings: The run.
             clients: How many.
             home: Where `runs/` is.
@@ -123,7 +125,8 @@ class Federation:
             drops: Losses to play.
             observe: Called with every record.
         """
-        trainers = trainer if isinstance(trainer, Sequence) else [trainer] * clients
+        self.link = Link(drops)
+        trainers = self._trainers(trainer, clients)
         trainer = trainers[0]
         # User code first: what fails here leaves no run behind.
         model = first_model(trainer.arrays(settings.seed), init)
@@ -136,7 +139,6 @@ class Federation:
         self.authority = Authority.create(FEDERATION, now := datetime.now(UTC))
         self._list = MemberList(FEDERATION, 1, now, now + LIFE).sign(self.authority)
         self._root = self.authority.certificate.public_bytes(Encoding.DER)
-        self.link = Link(drops)
         self.directory = RunDirectory.create(home, settings.run)
         self.directory.ledger.create_run(
             settings.run, _stamp(), {"clients": clients, **settings.described()}, settings.security
@@ -144,6 +146,15 @@ class Federation:
         self._observe, self._trainer = observe, trainer
         self.coordinator = Coordinator(settings, model, metrics, self._surroundings())
         self._enrol([self._device(i, clients, trainers[i]) for i in range(clients)])
+
+    def _trainers(
+        self, trainer: Trainer | Sequence[Trainer] | Cohort, clients: int
+    ) -> Sequence[Trainer]:
+        """Return one trainer a client."""
+        if isinstance(trainer, Cohort):
+            trainer.ahead = lambda: self.link.training
+            return trainer.seats(clients)
+        return trainer if isinstance(trainer, Sequence) else [trainer] * clients
 
     def _enrol(self, devices: list[Device]) -> None:
         """Give each device a session, connected to the server."""

@@ -103,6 +103,15 @@ class Link:
                 self.clock.skip_to(attempt.due)
             self.server.tick(self.clock.now())
 
+    @property
+    def training(self) -> list[int]:
+        """Who trains in the open attempt, by index, in the order of their turns."""
+        if (attempt := self.server.attempt) is None:
+            return []
+        lost, number = self._lost, self.server.round
+        here = (node for node in attempt.plan.cohort if node not in lost)
+        return [self._index[node] for node in here if not self._due(node, "start", number)]
+
     def name(self, node: str) -> str:
         """Return what a person calls this node."""
         return f"client {self._index[node]}"

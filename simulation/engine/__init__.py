@@ -4,4 +4,5 @@ work.py is what a round asks of a tier, and what a tier hands over. verdicts.py 
 adds it in fixed point, reducing.py is a sum or rows while they fill. examples.py counts a cohort's
 examples before it trains, isolation.py is what a call of user code finds around it.
 Tiers                loop.py trains one client after another in this process.
+Hand-over            hand_over.py says which runs need a row of every client.
 """
