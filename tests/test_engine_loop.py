@@ -52,6 +52,25 @@ def test_the_sum_is_that_of_the_rows() -> None:
     assert reduced.weight == sum(SIZES[c] for c in cohort.clients)
 
 
+def test_shares_of_a_round_add_up_to_its_bits() -> None:
+    """Two works that agree on the round's weight: heavy enough that the exponent is not 36."""
+    model = TaskTrainer(NumpyTask()).arrays()
+    heavy = 5_000_000
+    tier, whole = Loop(NumpyTask()), work(model, agree=lambda own: own + heavy)
+    asked: list[int] = []
+
+    def agree(own: int) -> int:
+        asked.append(own)
+        return sum(SIZES[c] for c in whole.clients) + heavy
+
+    parts = [work(model, clients, cohort=5, agree=agree) for clients in ((4, 0, 1), (6, 3))]
+    shares = [tier.reduce(part) for part in parts]
+    together = tier.reduce(whole)
+    assert together.exponent == shares[0].exponent == 62 - 10 - 23 < 36
+    assert np.array_equal(shares[0].total + shares[1].total, together.total)
+    assert asked == [SIZES[4] + SIZES[0] + SIZES[1], SIZES[6] + SIZES[3]]
+
+
 class Faulty(NumpyTask):
     """Client 0 has no data, client 1 raises, client 6 diverges."""
 

@@ -89,18 +89,17 @@ class Tally:
 class Sum:
     """The int64 sum of the updates that count."""
 
-    def __init__(self, work: Work, total_weight: int, tally: Tally | None = None) -> None:
+    def __init__(self, work: Work, weight: int, tally: Tally | None = None) -> None:
         """Begin with zeros.
 
         Args:
             work: The cohort.
-            total_weight: What the weights of all its clients add up to at most; whoever trains
-                them, it must be the same number, for the exponent follows from it.
+            weight: What the weights of its clients add up to; `Work.round_weight` gets it.
             tally: Where what is known of the clients goes on.
         """
         self.tally = Tally(work) if tally is None else tally
-        self.exponent = exponent_for(total_weight)
-        self.bounds = Bounds(max(1, len(work.clients)), self.exponent, work.max_norm)
+        self.exponent = exponent_for(work.round_weight(weight))
+        self.bounds = Bounds(work.sharing, self.exponent, work.max_norm)
         self.total = np.zeros(count_values(work.models[0]), np.int64)
 
     def take(self, index: int, trained: Trained) -> None:
@@ -135,7 +134,7 @@ class Rows:
         if out.ndim != 2 or out.shape[0] < shape[0] or out.shape[1] != shape[1]:  # noqa: PLR2004
             raise SettingsError("rows(out)", f"rows of shape {shape}", out.shape)
         self.tally = Tally(work)
-        self.bounds = Bounds(max(1, shape[0]), None, work.max_norm)
+        self.bounds = Bounds(work.sharing, None, work.max_norm)
         self.out = out
         out[: shape[0]] = 0
 

@@ -24,7 +24,7 @@ by their verdict, and nothing of theirs is in the sum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -87,6 +87,29 @@ class Work:
     """Largest L2 norm of an update that counts; None for no bound."""
     evaluate: bool = False
     """Whether each client tests the received model first, as a real client does."""
+
+    cohort: int | None = None
+    """How many clients share the room of the sum, where this work is a share of a round; None is
+    all of them."""
+    agree: Callable[[int], int] | None = field(default=None, repr=False)
+    """Where this is a share of a round: given the weights of its clients, added up, it waits for
+    the other shares and returns what all of them add up to."""
+
+    @property
+    def sharing(self) -> int:
+        """How many clients share the room of the sum, at least 1."""
+        return max(1, len(self.clients) if self.cohort is None else self.cohort)
+
+    def round_weight(self, own: int) -> int:
+        """Return the weight from which the round's exponent follows.
+
+        A tier calls it exactly once in `reduce`, after it has counted its clients' examples and
+        before it adds up anything, even where it has no client.
+
+        Args:
+            own: min(examples, weight_cap) of this work's clients, added up.
+        """
+        return own if self.agree is None else self.agree(own)
 
     def round_of(self, index: int) -> int:
         """Return the round that keys the streams of the index-th client."""
