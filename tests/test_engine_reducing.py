@@ -133,6 +133,14 @@ def test_a_weight_is_capped() -> None:
     assert result.total[0] == 3 * 2**36
 
 
+def test_a_stale_update_counts_for_less_and_its_weight_stays() -> None:
+    found = Sum(work(_model(), (0, 1), factors=np.array([0.25, 1.0])), 11)
+    for index in range(2):
+        found.take(index, Trained([np.full(5, 3, np.float32)], 10 if index == 0 else 1, 0.0))
+    result = found.reduced()
+    assert (result.weight, result.total[0]) == (11, (10 * 3 // 4 + 3) * 2**36 + 2**35)
+
+
 def test_rows_of_who_does_not_count_are_zeros() -> None:
     out = np.full((3, 5), 7, np.float32)
     rows = Rows(work(_model(), (0, 1)), out)

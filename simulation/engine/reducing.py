@@ -43,13 +43,17 @@ class Tally:
     def __init__(self, work: Work) -> None:
         """Know nothing yet: who is never named has failed."""
         clients = len(work.clients)
-        self.cap = work.weight_cap
+        self.work = work
         self.verdicts = np.full(clients, Verdict.FAILED, np.uint8)
         self.weights = np.zeros(clients, np.int64)
         self.examples = np.zeros(clients, np.int64)
         self.losses = np.zeros(clients)
         self.metrics: dict[str, NDArray[np.float64]] = {}
         self.causes: dict[int, str] = {}
+
+    def weight(self, examples: int) -> int:
+        """Return the weight of so many examples."""
+        return min(examples, self.work.weight_cap)
 
     def failed(self, index: int, cause: str) -> None:
         """Note that the task raised for a client."""
@@ -60,7 +64,7 @@ class Tally:
         """Note one client's training and what its update was found to be."""
         self.verdicts[index] = verdict
         self.examples[index] = trained.examples
-        self.weights[index] = min(trained.examples, self.cap)
+        self.weights[index] = self.weight(trained.examples)
         self.losses[index] = trained.loss
         for name, value in trained.metrics.items():
             self.metrics.setdefault(name, np.zeros(len(self.verdicts)))[index] = value
@@ -104,11 +108,11 @@ class Sum:
 
     def take(self, index: int, trained: Trained) -> None:
         """Judge one client's update, and add it if it counts."""
-        weight = min(trained.examples, self.tally.cap)
-        verdict = judge(trained.update, weight, self.bounds)
+        scale = self.tally.weight(trained.examples) * self.tally.work.factor(index)
+        verdict = judge(trained.update, scale, self.bounds)
         self.tally.trained(index, trained, verdict)
         if verdict is Verdict.COUNTED:
-            add(self.total, trained.update, weight, self.exponent)
+            add(self.total, trained.update, scale, self.exponent)
 
     def reduced(self) -> Reduced:
         """Return the sum and the report."""
@@ -140,8 +144,7 @@ class Rows:
 
     def take(self, index: int, trained: Trained) -> None:
         """Judge one client's update, and write it if it counts."""
-        weight = min(trained.examples, self.tally.cap)
-        verdict = judge(trained.update, weight, self.bounds)
+        verdict = judge(trained.update, 1.0, self.bounds)
         self.tally.trained(index, trained, verdict)
         if verdict is not Verdict.COUNTED:
             return

@@ -3,12 +3,12 @@
 The only arithmetic of a sum (work.py) in numpy; a tier that adds in another language, or on a GPU,
 does the same operations and gives the same bits:
 
-    term = rint(delta * (weight * 2^exponent))      one float64 product, to nearest, ties to even
+    term = rint(delta * (scale * 2^exponent))      one float64 product, to nearest, ties to even
 
-A multiplication by a power of two is exact, so this is the rounding of weight * delta alone. What
-would overflow, or is no number, must be found before the conversion: beyond int64 it is undefined
-in C and INT64_MIN on x86, and would spoil the sum silently. Nothing here is longer than a tile
-beside the update itself.
+with scale = weight * factor in float64. A multiplication by a power of two is exact, so this is
+the rounding of scale * delta alone. What would overflow, or is no number, must be found before the
+conversion: beyond int64 it is undefined in C and INT64_MIN on x86, and would spoil the sum
+silently. Nothing here is longer than a tile beside the update itself.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class Bounds(NamedTuple):
 
     @property
     def largest(self) -> float:
-        """Bound of |weight * delta|."""
+        """Bound of |scale * delta|."""
         if self.exponent is None:
             return math.inf
         return math.ldexp(1.0, ROOM - self.exponent) / self.clients
 
 
-def judge(update: Iterable[NDArray[Any]], weight: int, bounds: Bounds) -> Verdict:
+def judge(update: Iterable[NDArray[Any]], scale: float, bounds: Bounds) -> Verdict:
     """Return what an update is: counted, or the first reason in the order of `Verdict` why not.
 
     Args:
         update: Its arrays, float32 or float64, of any shape.
-        weight: The client's weight.
+        scale: The client's weight times its factor.
         bounds: Of the round.
     """
     peak = squares = 0.0
@@ -65,21 +65,21 @@ def judge(update: Iterable[NDArray[Any]], weight: int, bounds: Bounds) -> Verdic
                 squares += float(np.square(tile, dtype=np.float64).sum())
     if bounds.max_norm is not None and math.sqrt(squares) > bounds.max_norm:
         return Verdict.TOO_LONG
-    return Verdict.COUNTED if weight * peak <= bounds.largest else Verdict.TOO_LARGE
+    return Verdict.COUNTED if scale * peak <= bounds.largest else Verdict.TOO_LARGE
 
 
 def add(
-    total: NDArray[np.int64], update: Iterable[NDArray[Any]], weight: int, exponent: int
+    total: NDArray[np.int64], update: Iterable[NDArray[Any]], scale: float, exponent: int
 ) -> None:
     """Add one update that counts to the sum, in place.
 
     Args:
         total: Shape (values,), C order.
         update: Its arrays, in the flat order of the sum.
-        weight: The client's weight, below 2^53.
+        scale: The client's weight, below 2^53, times its factor.
         exponent: Of the sum.
     """
-    scale, start = math.ldexp(float(weight), exponent), 0
+    scale, start = math.ldexp(scale, exponent), 0
     product, term = np.empty(TILE, np.float64), np.empty(TILE, np.int64)
     for tile in tiles(update):
         size = len(tile)
