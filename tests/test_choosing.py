@@ -1,0 +1,142 @@
+"""Which tier trains: what cannot is named with its cause, what is forced is forced."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from umbel.protocol.errors import SettingsError
+from umbel.simulation.engine.choosing import Candidate, choose
+from umbel.simulation.engine.loop import Loop
+from umbel.simulation.engine.tiers import candidates
+from umbel.strategies.trainer import TaskTrainer
+from umbel.tests.engine_works import NumpyTask, work
+
+if TYPE_CHECKING:
+    from umbel.simulation.engine.work import Reduced, Work
+
+
+class Named(Loop):
+    """The loop under another name, slower by `pause` seconds a work."""
+
+    def __init__(self, name: str, pause: float = 0.0) -> None:
+        """Build the model."""
+        super().__init__(NumpyTask())
+        self.name, self.pause, self.closed = name, pause, False
+
+    def reduce(self, work: Work) -> Reduced:
+        """Train after a pause."""
+        time.sleep(self.pause)
+        return super().reduce(work)
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+
+class Failing(Named):
+    """Every client fails in it."""
+
+    def reduce(self, work: Work) -> Reduced:
+        """Train clients that there are not."""
+        return super().reduce(replace(work, clients=work.clients + 10**5, partitions=10**6))
+
+
+def sample() -> Work:
+    return work(TaskTrainer(NumpyTask()).arrays())
+
+
+def refuses() -> Any:
+    raise SettingsError("model layer '3'", "a layer that has a kernel", "LSTM")
+
+
+def test_the_faster_of_two_is_chosen_and_the_other_closed() -> None:
+    slow, fast = Named("T3", 0.3), Named("T0")
+    found = choose({"T3": Candidate(lambda: slow), "T0": Candidate(lambda: fast)}, sample())
+    assert found.tier is fast
+    assert (slow.closed, fast.closed) == (True, False)
+    assert found.name == "T0"
+    assert found.reason.startswith("tier T0 (native kernels): ")
+    assert "; T3 " in found.reason
+    assert found.figures["T0"].rate > found.figures["T3"].rate > 0
+
+
+def test_who_cannot_says_why_and_who_was_not_tried_too() -> None:
+    made: list[str] = []
+    found = choose(
+        {
+            "T0": Candidate(refuses),
+            "T1": Candidate(lambda: made.append("T1"), slow=True),  # type: ignore[arg-type,return-value]
+            "T2": Candidate(lambda: made.append("T2"), skip="no GPU"),  # type: ignore[arg-type,return-value]
+            "T3": Candidate(lambda: Named("T3")),
+        },
+        sample(),
+        trainings=10,
+    )
+    assert found.name == "T3"
+    assert "a layer that has a kernel, got 'LSTM'" in found.reason
+    assert "T2 no GPU" in found.reason
+    assert "T1 not tried, the run takes less than 60 s without" in found.reason
+    assert made == []
+    assert "\n" not in found.reason
+
+
+def test_a_slow_one_is_tried_where_the_run_is_long() -> None:
+    found = choose(
+        {
+            "T1": Candidate(lambda: Named("T1"), slow=True),
+            "T3": Candidate(lambda: Named("T3", 0.2)),
+        },
+        sample(),
+        trainings=10**6,
+    )
+    assert found.name == "T1"
+
+
+def test_a_tier_at_which_all_fail_is_not_fast(capsys: pytest.CaptureFixture[str]) -> None:
+    failing = Failing("T0")
+    found = choose(
+        {"T0": Candidate(lambda: failing), "T3": Candidate(lambda: Named("T3"))}, sample()
+    )
+    assert found.name == "T3"
+    assert "T0 cannot" in found.reason
+    assert failing.closed
+    capsys.readouterr()
+
+
+def test_forced_is_not_timed() -> None:
+    said: list[str] = []
+    found = choose({"T3": Candidate(lambda: Named("T3", 60))}, sample(), "T3", say=said.append)
+    assert found.reason == "tier T3 (the task itself): asked for"
+    assert said == ["making tier T3 (the task itself)"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ("T0", r"--tier T0: expected a task that it can train, got .*LSTM.*; --tier auto"),
+        ("T9", r"--tier: expected one of T0, T3, auto, got 'T9'"),
+    ],
+)
+def test_what_cannot_be_forced(wanted: str, message: str) -> None:
+    table = {"T0": Candidate(refuses), "T3": Candidate(lambda: Named("T3"))}
+    with pytest.raises(SettingsError, match=message):
+        choose(table, sample(), wanted)
+
+
+def test_no_tier_at_all_is_said() -> None:
+    with pytest.raises(SettingsError, match="LSTM"):
+        choose({"T0": Candidate(refuses)}, sample())
+
+
+def test_a_trial_leaves_nothing_behind() -> None:
+    cohort = sample()
+    before = {name: array.copy() for name, array in cohort.models[0].items()}
+    found = choose(candidates(NumpyTask(), 1), cohort)
+    total = found.tier.reduce(cohort).total
+    assert all(np.array_equal(before[name], array) for name, array in cohort.models[0].items())
+    assert np.array_equal(total, Loop(NumpyTask()).reduce(cohort).total)
