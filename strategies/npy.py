@@ -75,10 +75,16 @@ def decoded(data: bytes, named: str) -> NDArray[Any]:
 
 def encoded(array: NDArray[Any]) -> bytes:
     """Return the file of an array in C order, copied once."""
+    numbers = np.ascontiguousarray(array).view(np.uint8).data
+    return b"".join((header(array.dtype, array.shape), numbers))
+
+
+def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return what stands before the numbers in C order; as long for any size of the first axis."""
     head = io.BytesIO()
-    form = {"descr": dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
+    form = {"descr": dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     write_array_header_1_0(head, form)
-    return b"".join((head.getvalue(), np.ascontiguousarray(array).view(np.uint8).data))
+    return head.getvalue()
 
 
 def _text(data: bytes | memoryview) -> tuple[int, bytes]:

@@ -128,8 +128,7 @@ class TorchEngine:
         if isinstance(data, Dataset):
             parts = default_collate([data[int(row)] for row in rows])
         else:
-            index = torch.from_numpy(rows)
-            parts = [torch.as_tensor(part)[index] for part in data]
+            parts = [_rows(part, rows) for part in data]
         if isinstance(parts, list | tuple):
             return tuple(part.to(self._device) for part in parts)
         return parts
@@ -143,6 +142,13 @@ class TorchEngine:
         if self.task.loss == "cross_entropy":
             return functional.cross_entropy(outputs, targets)
         return functional.mse_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype))
+
+
+def _rows(part: Any, rows: NDArray[np.intp]) -> torch.Tensor:
+    """Return a copy of these rows, the only part read of an array that is mapped from a file."""
+    if isinstance(part, np.ndarray):
+        return torch.from_numpy(part[rows])
+    return torch.as_tensor(part)[torch.from_numpy(rows)]
 
 
 def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:

@@ -233,3 +233,14 @@ def test_an_unknown_loss_is_named() -> None:
 def test_targets_must_match_the_inputs() -> None:
     with pytest.raises(SettingsError, match="expected 3 targets, got 2"):
         TorchEngine(Small(), Small().model()).count((torch.zeros(3, 4), torch.zeros(2)))
+
+
+def test_arrays_that_nobody_may_write_train_like_others() -> None:
+    """As slices of a mapped set are; torch warns of such an array, and a warning is an error."""
+    data = tuple(tensor.numpy() for tensor in _data())
+    for array in data:
+        array.flags.writeable = False
+    engine, other = TorchEngine(Small(), Small().model()), TorchEngine(Small(), Small().model())
+    other.load(engine.arrays())
+    assert engine.fit(data, SGD(0.1), LOCAL) == other.fit(_data(), SGD(0.1), LOCAL)
+    assert engine.evaluate(data) == other.evaluate(_data())
