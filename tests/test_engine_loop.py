@@ -92,8 +92,8 @@ def test_a_fault_costs_its_client_only(capsys: pytest.CaptureFixture[str]) -> No
     expected = [counted, failed, failed, Verdict.NOT_FINITE, counted]
     assert reduced.report.verdicts.tolist() == expected
     assert reduced.weight == SIZES[4] + SIZES[3]
-    assert reduced.report.causes[1] == "task failed: train_data(site) returned no examples"
-    assert "the task raised" in reduced.report.causes[2]
+    assert reduced.report.causes[1] == "train_data(site) returned no examples"
+    assert reduced.report.causes[2] == "OSError: the disk of client 1"
     assert "the disk of client 1" in capsys.readouterr().err
     healthy = Loop(NumpyTask()).reduce(work(cohort.models[0], (4, 3)))
     assert np.array_equal(healthy.total, reduced.total)

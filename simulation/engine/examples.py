@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .isolation import DATA, seed
+from .isolation import DATA, cause, seed
 from ...clients.child import boundary
 from ...protocol.errors import Refused
 
@@ -40,7 +40,7 @@ class Examples:
             try:
                 data, self.counts[index] = self._ask(index)
             except Refused as error:
-                tally.failed(index, str(error))
+                tally.failed(index, cause(error))
                 continue
             size += nbytes(data)
             if size <= HELD:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...protocol.errors import UmbelError, one_line, reason_text, said
 from ...strategies.task import stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ...protocol.errors import Refused
     from ...strategies.task import Site
 
 DATA, TRAINING = "global generators, data", "global generators, training"
@@ -34,6 +36,14 @@ def seed(site: Site, purpose: str) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(int(words[2]) >> 1)
+
+
+def cause(error: Refused) -> str:
+    """Return what user code raised, in one line; a simulation has nobody to keep it from."""
+    raised = error.__context__
+    if raised is None or isinstance(raised, UmbelError):
+        return str(error).removeprefix(f"{reason_text(error.reason)}: ")
+    return one_line(said(raised, lambda e: f"{type(e).__name__}: {e}"))
 
 
 @contextmanager

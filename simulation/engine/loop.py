@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .examples import Examples
-from .isolation import TRAINING, isolated, seed
+from .isolation import TRAINING, cause, isolated, seed
 from .reducing import Rows, Sum, Tally, Trained
 from ...clients.child import boundary
 from ...protocol.errors import Refused
@@ -67,11 +67,11 @@ class Loop:
         """Train these clients."""
         for index in list(indices):
             try:
-                into.take(index, self._client(work, examples, index))
+                into.take(index, self.client(work, examples, index))
             except Refused as error:
-                into.tally.failed(index, str(error))
+                into.tally.failed(index, cause(error))
 
-    def _client(self, work: Work, examples: Examples, index: int) -> Trained:
+    def client(self, work: Work, examples: Examples, index: int) -> Trained:
         """Train one client behind the boundary."""
         data, site, model = examples.take(index), work.site(index), work.model(index)
         settings = replace(work.settings, round=site.round)

@@ -146,12 +146,16 @@ class Rows:
         """Judge one client's update, and write it if it counts."""
         verdict = judge(trained.update, 1.0, self.bounds)
         self.tally.trained(index, trained, verdict)
-        if verdict is not Verdict.COUNTED:
-            return
-        row, start = self.out[index], 0
-        for array in trained.update:
-            row[start : start + array.size] = array.reshape(-1)
-            start += array.size
+        if verdict is Verdict.COUNTED:
+            write(self.out[index], trained.update)
+
+
+def write(row: NDArray[Any], update: Sequence[NDArray[Any]]) -> None:
+    """Write an update's arrays into a row, one after another."""
+    start = 0
+    for array in update:
+        row[start : start + array.size] = array.reshape(-1)
+        start += array.size
 
 
 def count_values(model: Arrays) -> int:
