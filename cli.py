@@ -38,7 +38,7 @@ PARTS = {
     "core": Part("server.core_cli", "Run the core service: gateway and aggregation core."),
     "server": Part("server.cli", "Make and run a federation's server, and look after it."),
     "client": Part("clients.cli", "Let this device take part in a federation."),
-    "runs": Part("simulation.resume_cli", "List, show, check, export, resume the runs kept here."),
+    "runs": Part("simulation.pages.cli", "List, show, compare, check, resume the runs kept here."),
     "new": Part("simulation.new", "Start an app from a template; needs no network."),
     "keygen": Part("simulation.keygen", "Make a publisher's key, which signs apps."),
     "sign": Part("simulation.sign_cli", "Sign an app, so that devices that trust the key run it."),

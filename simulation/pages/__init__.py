@@ -1,1 +1,12 @@
-"""What a person looks at after a run: one self-contained page."""
+"""What a person looks at after a run: one self-contained page, or a table of several runs.
+
+figures.py reads a run: its ledger and its directory, nothing else, so that a run of devices serves
+as well as a simulated one. report.py is the page about one run, cli.py the commands.
+
+Pictures  scale.py has axes and units; plots.py is a picture with two axes, bars.py what stands in
+          it beside curves, over_rounds.py bars over a run's rounds.
+Sections  learning.py, participation.py, clients.py, troubles.py; blocks.py is what they are put
+          together from.
+Pages     markup.py escapes whatever was not written here, shell.py adds style (page.css), script
+          (page.js) and the policy that lets nothing else run.
+"""

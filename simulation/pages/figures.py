@@ -1,0 +1,293 @@
+"""What a page reads of a run: its ledger and its directory, and nothing else.
+
+A ledger of any run serves: of `umbel simulate`, `umbel up`, `umbel server up`. All names that a
+page looks for stand in `READS`; what a run does not record is None here, and its picture is left
+out with a line. `Figures.points` has one point for each training round that finished and was not
+lost again; times and bytes add up what every attempt took, those that failed too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ...server import outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ...server.ledger import Event, RoundRecord, RunRecord
+    from ...server.run_directory import RunDirectory
+
+READS = {
+    "accuracy of the server": "test.accuracy",
+    "accuracy of the clients": "eval.accuracy",
+    "loss of the server": "test.loss",
+    "loss of the clients": "eval.loss",
+    "loss in training": "train.loss",
+    "virtual time": "virtual.seconds",
+    "clients used": "clients.used",
+    "clients late": "clients.late",
+    "clients lost": "clients.lost",
+    "clients refused": "clients.refused",
+    "spread": "clients.accuracy.p",
+    "staleness": "staleness.",
+    "tier": "tier",
+    "tier, why": "tier-why",
+    "hand-over": "hand-over",
+    "hand-over, why": "hand-over-why",
+    "versions": "versions",
+}
+"""Every name that a page looks for: metrics of a round's entry, then keys of a run's record. Two
+end in a point or a letter and begin a family: `clients.accuracy.p10`, `staleness.mean`. Phases and
+their seconds are shown under the names that they have."""
+
+GROUPS = {
+    **dict.fromkeys(("late",), "late"),
+    **dict.fromkeys(("lost", "expelled", "bad share"), "lost"),
+    **dict.fromkeys(("refused", "declined"), "refused"),
+}
+"""Kinds of events that say what became of a node in a round, and how a page calls it."""
+_WHOSE = {
+    outcome.TEST: "server's test",
+    "eval.": "on the clients' data",
+    "train.": "while training",
+}
+PARTS = {
+    **{"inviting": "training and keys of the cohort", "sharing": "shares", "summing": "uploads"},
+    **{"voting": "votes", "unmasking": "released shares", "summed": ""},
+    **{"train": "", "aggregate": "", "evaluate": "", "write": "", "idle": ""},
+}
+"""Parts of a round in their order, and what those of the round table wait for."""
+PASSING = frozenset({"initial", "tested", "memory"})
+"""Kinds that are no trouble."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A training round that finished."""
+
+    number: int
+    seconds: float
+    """Measured until it ended, in all attempts at all rounds."""
+    moved: int
+    """Bytes up and down until then."""
+    virtual: float | None
+    """Virtual seconds until then."""
+    metrics: Mapping[str, float] = field(repr=False)
+    own: Mapping[str, float]
+    """Seconds of each part of this round."""
+    outcomes: Mapping[str, int]
+    """Clients used, late, lost, refused."""
+    model: str
+    """Digest, hex."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """One run."""
+
+    run: RunRecord
+    points: Sequence[Point]
+    records: Sequence[RoundRecord]
+    events: Sequence[Event]
+    used: Counter[str]
+    """By node, how many of the `points` it is in."""
+    on_clients: Mapping[int, Mapping[str, float]]
+    """By the round whose model it is, what the clients found of it on their own data."""
+    head: tuple[int, str] = (0, "")
+    """Rows of the ledger, and the hash of the last."""
+    kept: Sequence[int] = ()
+    """Rounds whose models are on the disk."""
+
+    @classmethod
+    def of(cls, directory: RunDirectory) -> Figures:
+        """Read a run, and check the chain of its ledger.
+
+        Raises:
+            StateError: The ledger is damaged.
+        """
+        ledger = directory.ledger
+        ledger.verify()
+        made = cls.made(ledger.run(), ledger.rounds(), ledger.events())
+        kept = sorted(directory.committed().intersection(directory.kept()))
+        return replace(made, head=ledger.head(), kept=kept)
+
+    @classmethod
+    def made(
+        cls, run: RunRecord, records: Sequence[RoundRecord], events: Sequence[Event]
+    ) -> Figures:
+        """Return the figures of what a ledger says."""
+        return cls(
+            run=run,
+            points=tuple(_points(records, events)),
+            records=records,
+            events=events,
+            used=_used(records),
+            on_clients=_on_clients(records),
+        )
+
+    @property
+    def wanted(self) -> int | None:
+        """How many training rounds the run was to have, if it says so."""
+        found = self.run.config.get("rounds")
+        return found if type(found) is int else None
+
+    @property
+    def registered(self) -> int | None:
+        """How many clients the run has, if it says so."""
+        for table in (self.run.config, self.run.config.get("started")):
+            found = table.get("clients") if isinstance(table, Mapping) else None
+            if type(found) is int and found >= len(self.used):
+                return found
+        return None
+
+    def curve(self, name: str) -> list[float | None]:
+        """Return a metric at every point, None where a round has none."""
+        if name.startswith("eval."):
+            return [self.on_clients.get(point.number, {}).get(name) for point in self.points]
+        return [point.metrics.get(name) for point in self.points]
+
+    @property
+    def accuracy(self) -> str | None:
+        """The metric by which this run is judged: the server's own test, else the clients'."""
+        for name in (READS["accuracy of the server"], READS["accuracy of the clients"]):
+            if any(value is not None for value in self.curve(name)):
+                return name
+        return None
+
+    def family(self, beginning: str) -> list[str]:
+        """Return the metrics whose names begin so, each once, sorted as numbers where they are."""
+        found = {n for point in self.points for n in point.metrics if n.startswith(beginning)}
+        return sorted(found, key=lambda name: (len(name), name))
+
+    def said(self, key: str) -> str | None:
+        """Return what the run's record says under a key of `READS`, as text."""
+        value = self.run.config.get(READS[key])
+        return None if value is None or isinstance(value, Mapping) else str(value)
+
+
+def _points(records: Iterable[RoundRecord], events: Iterable[Event]) -> Iterable[Point]:
+    troubles: dict[tuple[int, int], dict[str, set[str]]] = {}
+    for event in events:
+        group = GROUPS.get(event.kind)
+        if group and event.node:
+            found = troubles.setdefault((event.round, event.attempt), {})
+            found.setdefault(group, set()).add(event.node)
+    points: dict[int, Point] = {}
+    seconds, moved = 0.0, 0
+    for record in records:
+        seconds += sum(record.seconds.values())
+        moved += record.bytes_up + record.bytes_down
+        if record.phase != "train":
+            continue
+        if record.outcome == "lost":
+            points.pop(record.round, None)
+        if record.outcome == "finished":
+            trouble = troubles.get((record.round, record.attempt), {})
+            points[record.round] = _point(record, trouble, seconds, moved)
+    return [points[number] for number in sorted(points)]
+
+
+def _point(
+    record: RoundRecord, trouble: Mapping[str, set[str]], seconds: float, moved: int
+) -> Point:
+    counted = {"used": len(record.survivors), **{k: len(v) for k, v in trouble.items()}}
+    for group in ("used", "late", "lost", "refused"):
+        value = record.metrics.get(READS[f"clients {group}"])
+        if value is not None and math.isfinite(value):
+            counted[group] = int(value)
+    return Point(
+        number=record.round,
+        seconds=seconds,
+        moved=moved,
+        virtual=record.metrics.get(READS["virtual time"]),
+        metrics=record.metrics,
+        own=record.seconds,
+        outcomes=counted,
+        model=record.model,
+    )
+
+
+def _used(records: Iterable[RoundRecord]) -> Counter[str]:
+    rounds: dict[int, tuple[str, ...]] = {}
+    for record in records:
+        if record.phase == "train" and record.outcome == "finished":
+            rounds[record.round] = record.survivors
+        elif record.phase == "train" and record.outcome == "lost":
+            rounds.pop(record.round, None)
+    found: Counter[str] = Counter()
+    for survivors in rounds.values():
+        found.update(survivors)
+    return found
+
+
+def _on_clients(records: Iterable[RoundRecord]) -> dict[int, dict[str, float]]:
+    """Return by round what clients found of its model.
+
+    In a training round they test the model that the round begins with: that of the round before
+    it which was not lost, or the initial one, 0.
+    """
+    found: dict[int, dict[str, float]] = {}
+    standing = [0]
+    for record in records:
+        if (record.phase, record.outcome) == ("train", "lost"):
+            standing = [number for number in standing if number != record.round]
+        if record.outcome != "finished":
+            continue
+        means = {n: v for n, v in record.metrics.items() if n.startswith("eval.")}
+        if means:
+            found[standing[-1]] = means
+        if record.phase == "train":
+            standing.append(record.round)
+    return found
+
+
+def finite(values: Iterable[float | None]) -> list[float]:
+    """Return the values that are there and finite."""
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def best(figures: Figures) -> tuple[int, float] | None:
+    """Return round and value of the best accuracy, the first of equals."""
+    name = figures.accuracy
+    if name is None:
+        return None
+    found = [
+        (value, -point.number)
+        for point, value in zip(figures.points, figures.curve(name), strict=True)
+        if value is not None and math.isfinite(value)
+    ]
+    return (-max(found)[1], max(found)[0]) if found else None
+
+
+def settings(record: RunRecord) -> dict[str, str]:
+    """Return a run's settings flat, `params.alpha` and its like, sorted by name."""
+    flat: dict[str, str] = {}
+
+    def put(name: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                put(f"{name}.{key}" if name else str(key), inner)
+        elif (
+            isinstance(value, list)
+            and value
+            and not any(isinstance(v, list | Mapping) for v in value)
+        ):
+            flat[name] = ", ".join(map(str, value))
+        else:
+            flat[name] = "none" if value is None else str(value)
+
+    put("", record.config)
+    return dict(sorted(flat.items()))
+
+
+def named(metric: str) -> tuple[str, str]:
+    """Return how a page calls a metric, and whose it is: `test.loss` is loss, the server's test."""
+    for beginning, whose in _WHOSE.items():
+        if metric.startswith(beginning):
+            return metric.removeprefix(beginning), whose
+    return metric, ""

@@ -1,0 +1,106 @@
+"""Runs that were never run, for tests of pages: ledgers written by hand, as those of real runs."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from umbel.server.ledger import RoundRecord
+from umbel.server.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\x00"
+"""What a name, a cause or a code could be, in the worst case."""
+
+
+def node(number: int) -> str:
+    """Return a node id, hex."""
+    return f"{number:032x}"
+
+
+def begin(
+    home: Path, run: str, config: Mapping[str, object], security: str = "on (development CA)"
+) -> RunDirectory:
+    """Make a run; the caller closes it."""
+    directory = RunDirectory.create(home, run)
+    directory.ledger.create_run(run, "2026-01-02T03:04:05+00:00", config, security)
+    return directory
+
+
+def entry(
+    number: int,
+    *,
+    metrics: Mapping[str, float] | None = None,
+    seconds: Mapping[str, float] | None = None,
+    roster: Sequence[str] = (),
+    survivors: Sequence[str] | None = None,
+    outcome: str = "finished",
+    cause: str = "",
+    phase: str = "train",
+    attempt: int = 0,
+    model: str = "",
+) -> RoundRecord:
+    """Return a round's entry; 1,000 bytes went up and 2,000 down."""
+    return RoundRecord(
+        round=number,
+        attempt=attempt,
+        phase=phase,
+        outcome=outcome,
+        cause=cause,
+        roster=tuple(roster),
+        survivors=tuple(roster if survivors is None else survivors),
+        model=model or f"{number:064x}",
+        metrics=metrics or {},
+        seconds=seconds or {},
+        bytes_up=1000,
+        bytes_down=2000,
+    )
+
+
+def commit(directory: RunDirectory, number: int, **said: Any) -> None:
+    """Write what `entry` makes."""
+    directory.ledger.commit_round(entry(number, **said))
+
+
+def full(home: Path, run: str = "fleet-1", rounds: int = 60, clients: int = 1000) -> None:
+    """Make a simulated run that records everything, and in which much goes wrong."""
+    draw = random.Random(5)  # noqa: S311 - nothing is secret here
+    config = {
+        "clients": clients,
+        "rounds": rounds,
+        "seed": 7,
+        "config": {"lr": 0.1},
+        "tier": "T0",
+        "tier-why": "2.1 times as fast as T1 on 8 clients",
+        "hand-over": "sum",
+        "hand-over-why": "no rule looks at one client's update",
+        "versions": {"umbel": "0.1.0", "numpy": "2.3.0"},
+    }
+    with begin(home, run, config, "off") as directory:
+        for n in range(1, rounds + 1):
+            if n % 17 == 0:
+                commit(directory, n, outcome="aborted", cause="3 members, needs 5", attempt=1)
+            cohort = [node(int(clients * draw.random() ** 2)) for _ in range(100)]
+            accuracy = 1 - 0.9 * 0.95**n + 0.02 * draw.random()
+            metrics = {
+                "test.accuracy": min(1.0, accuracy),
+                "test.loss": 2.3 * 0.93**n,
+                "train.loss": 2.0 * 0.92**n,
+                "eval.accuracy": max(0.0, accuracy - 0.03),
+                "virtual.seconds": 431.0 * n,
+                "clients.late": 20.0 + draw.randrange(10),
+                "clients.lost": 3.0,
+                "staleness.mean": 3 + 2 * draw.random(),
+                "staleness.max": 20 + 9 * draw.random(),
+            }
+            for name, under in (("p10", 0.3), ("p25", 0.2), ("p50", 0.1), ("p75", 0.05)):
+                metrics[f"clients.accuracy.{name}"] = max(0.0, accuracy - under)
+            metrics["clients.accuracy.p90"] = min(1.0, accuracy + 0.05)
+            seconds = {"train": 0.02, "aggregate": 0.001, "evaluate": 0.004, "write": 0.002}
+            for member in cohort[: n % 4]:
+                kind, code = draw.choice([("lost", "training"), ("refused", "not finite")])
+                directory.ledger.event(kind, round=n, attempt=0, node=member, code=code)
+            commit(directory, n, metrics=metrics, seconds=seconds, roster=cohort)

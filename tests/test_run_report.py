@@ -1,0 +1,217 @@
+"""`umbel runs report`: one file that holds everything and believes nothing that a ledger says."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pytest
+
+from umbel.cli import main
+from umbel.server.ledger import Event, RunRecord
+from umbel.simulation.pages.figures import Figures
+from umbel.simulation.pages.markup import Markup, tag, text
+from umbel.simulation.pages.report import report
+from umbel.tests.recorded_runs import HOSTILE, begin, commit, entry, full, node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Elements(HTMLParser):
+    """The names and attributes of a page's elements, and its text outside style and script."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        """Note an element."""
+        self.found.append((name, dict(attributes)))
+        if name not in {"meta", "input"}:
+            self.open.append(name)
+
+    def handle_endtag(self, name: str) -> None:
+        """Every element ends where it should."""
+        assert self.open.pop() == name
+
+    def handle_data(self, data: str) -> None:
+        """Note what people read."""
+        if self.open and self.open[-1] not in {"style", "script"}:
+            self.text += data + "\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("UMBEL_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def made(home: Path, run: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, Elements]:
+    assert main(["runs", "report", run]) == 0
+    assert capsys.readouterr().out.startswith(f"{run}.html: report of {run}, ")
+    page = (home / f"{run}.html").read_text("utf-8")
+    elements = Elements(page)
+    assert not elements.open
+    return page, elements
+
+
+def test_a_page_of_everything(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    full(home, rounds=20)
+    page, elements = made(home, "fleet-1", capsys)
+    for heading in (
+        "Learning", "Participation", "What became of the clients", "Staleness",
+        "Accuracy from client to client", "Where the time went", "Events and failures", "The run",
+    ):  # fmt: skip
+        assert f"<h2>{heading}</h2>" in page
+    assert "Not in this record" not in page
+    assert "20 of 20 rounds finished" in elements.text
+    assert "T0: 2.1 times as fast as T1 on 8 clients" in elements.text
+    assert "numpy 2.3.0, umbel 0.1.0" in elements.text
+    assert "against virtual time" in elements.text
+
+
+def test_the_same_record_gives_the_same_bytes(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full(home, rounds=3)
+    assert made(home, "fleet-1", capsys)[0] == made(home, "fleet-1", capsys)[0]
+
+
+def test_nothing_on_a_page_leads_out_of_it(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    full(home, rounds=3)
+    page, elements = made(home, "fleet-1", capsys)
+    for name, attributes in elements.found:
+        assert name not in {"link", "img", "iframe", "object", "embed", "a", "base", "form"}
+        assert not set(attributes) & {"src", "href", "style", "srcset", "action"}, name
+    policy = [a["content"] for n, a in elements.found if a.get("http-equiv")]
+    assert len(policy) == 1
+    assert re.fullmatch(
+        r"default-src 'none'; style-src 'sha256-[\w+/]{43}='; script-src 'sha256-[\w+/]{43}='; "
+        r"base-uri 'none'; form-action 'none'",
+        str(policy[0]),
+    )
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_what_a_ledger_says_is_never_markup(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every place that a stranger, an app or a run's settings can write to."""
+    config = {
+        "rounds": 2,
+        "config": {HOSTILE + "\ud800": HOSTILE},
+        "tier": HOSTILE,
+        "tier-why": HOSTILE,
+    }
+    config |= {"hand-over": HOSTILE, "versions": {HOSTILE: HOSTILE}}
+    with begin(home, "r", config, HOSTILE) as directory:
+        directory.ledger.event(HOSTILE, round=1, attempt=0, code=HOSTILE)
+        directory.ledger.event("refused", round=1, attempt=0, node=HOSTILE, code=HOSTILE)
+        commit(
+            directory,
+            1,
+            metrics={f"test.{HOSTILE}": 1.0, f"clients.accuracy.p{HOSTILE}": 0.5, "test.loss": 1.0},
+            seconds={HOSTILE: 1.0},
+            roster=[HOSTILE],
+            model=HOSTILE,
+        )
+        commit(directory, 2, outcome="aborted", cause=HOSTILE)
+    page, elements = made(home, "r", capsys)
+    assert [name for name, _ in elements.found].count("script") == 1
+    assert not {name for name, _ in elements.found} & {"img"}
+    assert not any(key.startswith("on") for _, attributes in elements.found for key in attributes)
+    assert elements.text.count("<script>alert(1)</script>") > 10
+    assert not re.search("[\x00\u202e\ud800]", page)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({}, "No training round has finished yet"),
+        ({"rounds": "many", "clients": -1, "config": None}, "0 rounds finished"),
+    ],
+)
+def test_a_run_without_a_round_has_a_page(
+    home: Path, config: dict[str, object], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(home, "r", config).close()
+    assert says in made(home, "r", capsys)[1].text
+
+
+def test_what_a_run_does_not_record_is_said_and_not_drawn(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with begin(home, "r", {}) as directory:
+        commit(directory, 1)
+        commit(directory, 2, metrics={"test.accuracy": float("nan"), "eval.accuracy": float("inf")})
+    page, elements = made(home, "r", capsys)
+    for line in (
+        "Virtual time: not recorded", "Loss: no round of this run records one.",
+        "No finite value was recorded.", "No round records who was in it.",
+        "No round records the seconds of its parts.", "Not in this record",
+        "Nothing went wrong, and nothing had to be tried again.",
+    ):  # fmt: skip
+        assert line in elements.text
+    assert "not finite" in elements.text
+    assert "<path" not in page
+    assert "NaN" not in page
+
+
+def test_ten_thousand_rounds_of_a_million_clients_fit_in_two_megabytes() -> None:
+    numbers = range(1, 10_001)
+    records = [
+        entry(
+            n,
+            metrics={"test.accuracy": (n * 7919 % 1000) / 1000, "virtual.seconds": 60.0 * n},
+            seconds={"train": 0.1, "idle": 0.01},
+            roster=[node((n * 31 + i * i) % 1_000_000) for i in range(10)],
+        )
+        for n in numbers
+    ]
+    late = [Event(kind="late", round=n, attempt=0, node=node(n)) for n in numbers if n % 10 == 0]
+    run = RunRecord(
+        run="r", created="", security="off", config={"clients": 1_000_000, "rounds": 10_000}
+    )
+    page = report(Figures.made(run, records, late)).decode()
+    elements = Elements(page)
+    assert len(page) < 600_000
+    assert "of 1,000,000 clients took part" in elements.text
+    assert "0.999" in elements.text  # the highest accuracy, which a mean would have hidden
+
+
+def test_json_names_the_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    full(home, rounds=2)
+    out = home / "page.html"
+    assert main(["runs", "report", "fleet-1", "--out", str(out), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "run": "fleet-1",
+        "file": str(out),
+        "bytes": out.stat().st_size,
+        "rounds": 2,
+    }
+
+
+def test_a_file_that_cannot_be_written_is_one_line(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full(home, rounds=1)
+    assert main(["runs", "report", "fleet-1", "--out", str(home / "no" / "x.html")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "choose another with --out" in error
+
+
+def test_only_markup_passes_unescaped() -> None:
+    assert text("<&>\"'") == "&lt;&amp;&gt;&quot;&#39;"
+    assert tag("p", Markup("<b>x</b>"), "<b>", title='"') == (
+        '<p title="&quot;"><b>x</b>&lt;b&gt;</p>'
+    )
+    assert (
+        tag("rect", x=1.0, y=0.333333, hidden=False, class_=None) == '<rect x="1" y="0.33"></rect>'
+    )
