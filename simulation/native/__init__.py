@@ -1,1 +1,10 @@
-"""Tier T0: C++ made from a model's layers, compiled once, one client a thread."""
+"""Tier T0: C++ made from a model's layers, compiled once, one client a thread.
+
+What is trained   net.py is a model as layers in a row; torch_layers.py reads it from an
+                  nn.Sequential, numpy_layers.py from an umbel.MLP. What has no kernel is refused
+                  in one line.
+How               source.py makes the program out of the pages *.hpp, building.py compiles and
+                  caches it, bindings.py calls it. In C++: vectors, streams, products; dense and
+                  losses; chain is a model, workers one thread, pool all of them.
+Who               cohort.py has the clients' examples, running.py one work, tier.py the tier.
+"""

@@ -1,0 +1,142 @@
+"""The native tier against the training of a device: same parameters, same bits for any threads."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from umbel import MLP  # noqa: E402
+from umbel.simulation.engine.loop import Loop  # noqa: E402
+from umbel.simulation.engine.work import Verdict, Work  # noqa: E402
+from umbel.simulation.native.tier import NativeTier, tier  # noqa: E402
+from umbel.tests.native_cases import SIZES, Ragged, loop, mean, work_of  # noqa: E402
+
+
+class Tensors(Ragged):
+    """The same examples as tensors."""
+
+    def train_data(self, site: Any) -> Any:
+        """Return one client's examples."""
+        return tuple(torch.from_numpy(part) for part in super().train_data(site))
+
+
+def perceptron() -> Any:
+    return nn.Sequential(nn.Linear(20, 37), nn.ReLU(), nn.Linear(37, 5))
+
+
+@pytest.fixture(scope="module")
+def task() -> Tensors:
+    return Tensors(perceptron, (20,), 5)
+
+
+@pytest.fixture(scope="module")
+def native(task: Tensors) -> Any:
+    made = tier(task, task.pairs[0], 2)
+    yield made
+    made.close()
+
+
+def test_parameters_and_losses_are_those_of_torch(task: Tensors, native: NativeTier) -> None:
+    work = work_of(task, numbers={"epochs": 2}, evaluate=True)
+    expected, found = loop(task, work), native.reduce(work)
+    assert np.abs(mean(expected)).max() > 1e-2  # it moved by far more than the tolerance
+    np.testing.assert_allclose(mean(found), mean(expected), rtol=0, atol=1e-6)
+    assert found.exponent == expected.exponent
+    assert found.weight == expected.weight == sum(SIZES)
+    np.testing.assert_allclose(found.report.losses, expected.report.losses, rtol=1e-5)
+    assert set(found.report.metrics) == set(expected.report.metrics)
+    for name, values in expected.report.metrics.items():
+        np.testing.assert_allclose(found.report.metrics[name], values, rtol=1e-5)
+
+
+def test_rows_are_the_clients_own_updates(task: Tensors, native: NativeTier) -> None:
+    work = work_of(task)
+    values = native.reduce(work).total.size
+    out, expected = np.empty((2, len(SIZES), values), np.float32)
+    report = native.rows(work, out)
+    Loop(task).rows(work, expected)
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-6)
+    assert report.counted.all()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_bits_do_not_depend_on_threads(task: Tensors, native: NativeTier, threads: int) -> None:
+    work = work_of(task)
+    other = tier(task, task.pairs[0], threads)
+    digests = {hashlib.sha256(t.reduce(work).total.tobytes()).digest() for t in (native, other)}
+    other.close()
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_numpy_model_needs_no_torch_layers(dtype: Any) -> None:
+    task = Ragged(lambda: MLP(20, 37, 5, seed=1, dtype=dtype), (20,), 5, dtype=dtype)
+    made = tier(task, task.pairs[0], 2)
+    work = work_of(task)
+    tolerance = 1e-6 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(
+        mean(made.reduce(work)), mean(loop(task, work)), rtol=0, atol=tolerance
+    )
+    made.close()
+
+
+def test_a_client_that_diverges_is_named_and_not_in_the_sum(
+    task: Tensors, native: NativeTier
+) -> None:
+    spoilt = Tensors(perceptron, (20,), 5)
+    spoilt.pairs[1][0][0, 0] = np.inf
+    native.task = spoilt
+    try:
+        found = native.reduce(work_of(spoilt))
+    finally:
+        native.task = task
+    assert found.report.verdicts.tolist() == [0, Verdict.NOT_FINITE, 0, 0, 0]
+    others = native.reduce(work_of(task, [0, 2, 3, 4]))
+    np.testing.assert_array_equal(found.total, others.total)
+    assert found.weight == sum(SIZES) - SIZES[1]
+
+
+def test_a_label_outside_the_classes_costs_that_client(task: Tensors, native: NativeTier) -> None:
+    wrong = Tensors(perceptron, (20,), 5)
+    wrong.pairs[3][1][4] = 5
+    native.task = wrong
+    try:
+        report = native.reduce(work_of(wrong)).report
+    finally:
+        native.task = task
+    assert report.verdicts.tolist() == [0, 0, 0, Verdict.FAILED, 0]
+    assert "example 4" in report.causes[3]
+    assert report.weights.tolist() == [12, 7, 1, 0, 10]
+
+
+def test_bounds_of_norm_and_size_are_verdicts(task: Tensors, native: NativeTier) -> None:
+    rows = np.empty((len(SIZES), native.reduce(work_of(task)).total.size), np.float32)
+    native.rows(work_of(task), rows)
+    norms = np.linalg.norm(rows.astype(np.float64), axis=1)
+    bound = float(np.sort(norms)[2])
+    report = native.reduce(work_of(task, max_norm=bound)).report
+    expected = np.where(norms > bound, Verdict.TOO_LONG, Verdict.COUNTED)
+    np.testing.assert_array_equal(report.verdicts, expected)
+
+
+def test_each_client_starts_from_its_model_in_its_own_round(
+    task: Tensors, native: NativeTier
+) -> None:
+    one, two = work_of(task, [3], launches=np.array([5])), work_of(task, [4])
+    other = {name: array * np.float32(0.5) for name, array in two.models[0].items()}
+    both = Work(
+        clients=np.array([3, 4]),
+        partitions=len(SIZES),
+        models=[one.models[0], other],
+        model_of=np.array([0, 1]),
+        launches=np.array([5, 2]),
+        factors=np.array([1.0, 0.25]),
+        settings=one.settings,
+    )
+    np.testing.assert_allclose(mean(native.reduce(both)), mean(loop(task, both)), rtol=0, atol=1e-6)
