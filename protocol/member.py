@@ -180,7 +180,7 @@ class MemberSide:
         state = self._next(Event.INBOX, pb.REASON_SHARES)
         p = self._numbers()
         self._u2 = self._positions(message.u2, pb.REASON_SHARES)
-        senders = [v for v in self._around if v in set(self._u2)]
+        senders = self._neighbours(self._u2)
         if len(message.blobs) != len(senders):
             text = f"{len(senders)} neighbours sent shares, {len(message.blobs)} blobs came"
             raise Refused(pb.REASON_SHARES, text)
@@ -282,7 +282,7 @@ class MemberSide:
         p = self._numbers()
         rules.survivor_set(p, self._u2, u, plan.read(self._terms.params).min_survivors)
         rules.repeat_survivors(p, u, self._at.voted)
-        expected = [v for v in self._around if v in set(u)]
+        expected = self._neighbours(u)
         headers = [rules.Header(h.u2_hash, h.y_hash, h.signature) for h in message.masked]
         mine = self._hash(self._u2)
         rules.neighbours_masked(self._entries, self._members, expected, headers, self.ctx, mine)
@@ -307,17 +307,19 @@ class MemberSide:
         rules.quorum(p, public, votes, self.ctx, self._hash(self._u2), self._hash(self._u))
         if self.state is State.RELEASED:
             return Step(None, self._release)
-        body = pb.Release(shares=[self._share_of(v) for v in self._around if v in set(self._u2)])
+        alive = frozenset(self._u)
+        shares = [self._share_of(v, alive) for v in self._neighbours(self._u2)]
+        body = pb.Release(shares=shares)
         self.state = state
         self.wipe()
         self._release = pb.ToServer(ctx=self.ctx, release=body)
         return Step(journal.Released(self.ctx), self._release)
 
-    def _share_of(self, place: int) -> bytes:
+    def _share_of(self, place: int, alive: frozenset[int]) -> bytes:
         if place not in self._held:
             return b""
         mask_share, seed_share = self._held[place]
-        return bytes(seed_share if place in self._u else mask_share)
+        return bytes(seed_share if place in alive else mask_share)
 
     # -- the end --------------------------------------------------------------------------
 
@@ -344,6 +346,11 @@ class MemberSide:
         return frozenset(self._entries[i].id for i in self._u)
 
     # -- helpers --------------------------------------------------------------------------
+
+    def _neighbours(self, among: Sequence[int]) -> list[int]:
+        """Return the neighbours that are among these places, in the order of the ring."""
+        here = frozenset(among)
+        return [place for place in self._around if place in here]
 
     def _next(self, event: Event, reason: pb.Reason) -> State:
         try:

@@ -2,7 +2,8 @@
 
 In one process       run.py is `simulate`, federation.py its parties, link.py what carries their
                      bytes, drops.py loses some on purpose; seats.py has a tier train what their
-                     sessions send; cli.py is `umbel simulate`, report.py what a person sees of it.
+                     sessions send, remembered.py checks once what a thousand check; cli.py is
+                     `umbel simulate`, report.py what a person sees of it.
 As processes         up_cli.py is `umbel up`, up_plan.py what it will do, flower_up.py brings up
                      the servers and what flower_programs.py adds; flower_run.py is one run on
                      that; up_report.py is its summary. dev_federation.py makes CA, devices and

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from .link import Link
+from .remembered import SharedMembership
 from .seats import Cohort
 from ..clients.journal import MemoryJournal
 from ..clients.policy import Policy
@@ -145,6 +146,7 @@ class Federation:
         )
         self._observe, self._trainer = observe, trainer
         self.coordinator = Coordinator(settings, model, metrics, self._surroundings())
+        self._shared = self._listed(SharedMembership(self.authority.certificate, FEDERATION))
         self._enrol([self._device(i, clients, trainers[i]) for i in range(clients)])
 
     def _trainers(
@@ -196,7 +198,7 @@ class Federation:
 
     def _surroundings(self) -> Surroundings:
         return Surroundings(
-            verifier=self._membership().verifier,
+            verifier=self._listed(Membership(self.authority.certificate, FEDERATION)).verifier,
             ca=sha256(self._root).digest(),
             directory=self.directory,
             post=self.link.post,
@@ -209,11 +211,10 @@ class Federation:
         self.records.append(record)
         self._observe(record)
 
-    def _membership(self) -> Membership:
-        """Return what one party verifies members by: the root, and the list that it signed."""
-        found = Membership(self.authority.certificate, FEDERATION)
-        found.take(self._list, _utc())
-        return found
+    def _listed(self, membership: Membership) -> Membership:
+        """Return it with the list that the root signed."""
+        membership.take(self._list, _utc())
+        return membership
 
     def _device(self, index: int, clients: int, trainer: Trainer) -> Device:
         """Enrol one client: its own key, its certificate, its policy and journal."""
@@ -227,7 +228,7 @@ class Federation:
                 id=node, certificate=leaf.public_bytes(Encoding.DER), signing=signing
             ),
             policy=self.policy,
-            membership=self._membership(),
+            membership=self._shared,
             ca=sha256(self._root).digest(),
             journal=MemoryJournal(),
             update=Update(trainer, site, self.policy, entropy=os_entropy, seed=seed),

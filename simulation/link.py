@@ -3,10 +3,14 @@
 What a network would carry is carried: messages as bytes, vectors and models as frames. Only
 the transport and its delays are missing. The order is first in, first out, so a run is
 repeatable; when nothing is left to do, time jumps to the next deadline.
+
+No deadline comes while there is something to do: devices work side by side, and here one after
+another, so what a thousand of them need together is not the time of one.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from itertools import islice
@@ -26,16 +30,30 @@ if TYPE_CHECKING:
     from ..server.coordinator import Coordinator
 
 
+_SHORTLY = 1e-3
+
+
 class Clock:
-    """Monotonic seconds that can be moved forward, never back."""
+    """Monotonic seconds that can be moved forward, or stand still, but never go back."""
 
     def __init__(self) -> None:
         """Start at the machine's own time."""
         self._ahead = 0.0
+        self._seen = -math.inf
 
     def now(self) -> float:
         """Return the seconds."""
         return time.monotonic() + self._ahead
+
+    def before(self, when: float) -> float:
+        """Return the seconds; they stand still shortly before `when`, unless it was seen to be."""
+        now = self.now()
+        if now >= when:
+            still = max(self._seen, when - _SHORTLY)
+            self._ahead -= now - still
+            now = still
+        self._seen = now
+        return now
 
     def skip_to(self, when: float) -> None:
         """Let it be `when`, if that is still to come."""
@@ -103,6 +121,11 @@ class Link:
                 self.clock.skip_to(attempt.due)
             self.server.tick(self.clock.now())
 
+    def _now(self) -> float:
+        """Return the time at which something is done: before any deadline."""
+        attempt = self.server.attempt
+        return self.clock.now() if attempt is None else self.clock.before(attempt.due)
+
     @property
     def training(self) -> list[int]:
         """Who trains in the open attempt, by index, in the order of their turns."""
@@ -155,7 +178,7 @@ class Link:
         number = self.server.round  # which this message may end
         body = pb.ToServer.FromString(data).WhichOneof("body") or ""
         self.trained += body in {"keys", "ready"}
-        self.server.message(node, data, self.clock.now())
+        self.server.message(node, data, self._now())
         # A vector counts as `masked` when its last frame has passed, not its header.
         self._loses(node, {"ready": "keys", "masked": ""}.get(body, body), number)
 
@@ -177,7 +200,7 @@ class Link:
             parts = islice(parts, whole // 2)
         for frame in parts:
             self.tap("up", node, frame)
-            self.server.frame(node, frame, self.clock.now())
+            self.server.frame(node, frame, self._now())
         if not self._loses(node, "upload", number):
             self._sessions[node].delivered()
             self._loses(node, "masked", number)
@@ -201,5 +224,5 @@ class Link:
         self._lost.add(node)
         self._uploads.pop(node, None)
         if not all(drop.silent for drop in due):
-            self.server.leave(node, self.clock.now())
+            self.server.leave(node, self._now())
         return True

@@ -116,6 +116,10 @@ class Still(Clock):
         """Return the seconds."""
         return self.time
 
+    def before(self, when: float) -> float:
+        """Return the seconds: none pass while there is something to do."""
+        return self.time
+
     def skip_to(self, when: float) -> None:
         """Let it be `when`, if that is still to come."""
         self.time = max(self.time, when)

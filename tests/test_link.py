@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+import time
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
@@ -12,10 +13,12 @@ from umbel.protocol.errors import StateError
 from umbel.simulation import link as link_module
 from umbel.simulation.drops import BOUNDARIES, Drop
 from umbel.simulation.link import Clock, Link
-from umbel.tests.rounds import Stage, settings
+from umbel.tests.rounds import Fixed, Stage, settings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from umbel.strategies.trainer import TrainResult
 
 
 class Tapped(Stage):
@@ -132,6 +135,46 @@ def test_the_clock_jumps_forward_and_never_back() -> None:
     assert 3600 <= clock.now() - before < 3601
     clock.skip_to(before)
     assert clock.now() >= before + 3600
+
+
+def test_time_stands_still_before_a_deadline_and_goes_on_behind_one_that_was_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: machine[0])
+    clock = Clock()
+    assert clock.before(160.0) == 100.0
+    machine[0] = 500.0
+    assert clock.before(160.0) == 160.0 - 1e-3
+    assert clock.before(150.0) == 160.0 - 1e-3  # never back
+    machine[0] = 510.0
+    assert clock.before(200.0) == pytest.approx(169.999)
+    clock.skip_to(200.0)
+    assert clock.now() == 200.0
+    assert clock.before(1000.0) == 200.0
+
+
+def test_clients_that_train_in_turn_for_longer_than_the_round_has_are_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four of 500 s each in a round of 600 s: side by side, as devices train, they make it."""
+    machine = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: machine[0])
+
+    class Slow(Fixed):
+        """Takes its time."""
+
+        def train(self, *given: Any) -> TrainResult:
+            """Let 500 s pass."""
+            machine[0] += 500.0
+            return super().train(*given)
+
+    with Stage(tmp_path, 4, trainer=Slow()) as stage:
+        stage.link.clock = Clock()
+        stage.play()
+        assert [r.outcome for r in stage.records] == ["finished"]
+        assert len(stage.records[0].survivors) == 4
+        assert stage.records[0].seconds["inviting"] < 600
 
 
 def test_a_link_without_a_coordinator_says_so() -> None:

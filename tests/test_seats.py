@@ -14,16 +14,19 @@ import numpy as np
 import pytest
 
 import umbel
-from umbel.clients.child import InProcess, boundary
+from umbel.clients.child import Child, InProcess, boundary
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import Refused, reason_text
 from umbel.protocol.plan import Params
 from umbel.server.settings import RunSettings
 from umbel.simulation.drops import Drop
+from umbel.simulation.engine.loop import Loop
 from umbel.simulation.engine.work import Report, Verdict
 from umbel.simulation.federation import Federation
 from umbel.simulation.seats import Cohort, deltas, refusal
+from umbel.strategies.app import AppRef, load_task
 from umbel.strategies.trainer import Settings, load
+from umbel.tests.apps import naughty
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,6 +153,18 @@ def test_a_cohort_publishes_the_bits_of_its_sessions(
     # 75 numbers of 4 bytes a row: one at a time, four and two, all at once.
     sizes = {1: [1] * 6, 1400: [4, 2], 1 << 28: [6]}[window]
     assert [len(clients) for clients in tier.works] == sizes * 3
+
+
+def test_the_loop_over_a_cohort_gives_the_bits_of_a_child_process(tmp_path: Path) -> None:
+    """T3 as it is shipped against the training child of a device: what it prints, goes and all."""
+    ref = AppRef.read(naughty(tmp_path / "app"))
+    home = tmp_path / "home"
+    home.mkdir()
+    with Child(ref) as child:
+        alone = federate(home, child, "A")
+        task = load_task(ref)
+        together = federate(home, Cohort(Loop(task), task, child), "A")
+    assert essence(together) == essence(alone)
 
 
 def test_a_cohort_of_some_trains_only_those(tmp_path: Path) -> None:
