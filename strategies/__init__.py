@@ -1,9 +1,11 @@
 """Floor 1: algorithms and task definitions, shared by clients, server and simulation.
 
 A task     task.py is what a user defines: model, data, loss; metrics.py what is measured,
-           optimizers.py the local step, partition.py splits data for trying things. app.py finds
-           task and settings in an app's directory, app_source.py is the name by which a process
-           of its own finds a task.
+           optimizers.py the local step. app.py finds task and settings in an app's directory,
+           app_source.py is the name by which a process of its own finds a task.
+Splits     partition.py has the ways to split data for trying things, by the names of
+           flwr-datasets: by size (partition_sizes.py), by class (partition_labels.py), by shards
+           or a table (partition_shards.py), by whose an example is (partition_ids.py).
 Training   trainer.py is one client's work, the same for all, testing.py the split of a
            server's test; numpy_task.py (with numpy_models.py) and torch_task.py are its engines.
 Averaging  fedavg.py says which arrays are averaged, and has their norm.
