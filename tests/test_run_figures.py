@@ -50,7 +50,7 @@ def test_a_point_is_a_round_that_finished_and_adds_up_what_all_attempts_took(hom
     assert [point.seconds for point in found.points] == [2.5, 7.5, 12.5]
     assert [point.moved for point in found.points] == [3000, 9000, 18000]
     assert found.curve("test.accuracy") == [0.5, None, 0.7]
-    assert figures.best(found) == (4, 0.7)
+    assert figures.best(found, "test.accuracy") == (4, 0.7)
     assert found.wanted == 4
     assert found.registered == 5
 

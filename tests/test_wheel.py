@@ -20,6 +20,7 @@ def test_the_wheel_holds_every_module_and_data_file(installed: Installed) -> Non
     held = set(zipfile.ZipFile(installed.wheel).namelist())
     files = [file for part in PARTS for file in (ROOT / part).rglob("*.py")]
     files += [*ROOT.glob("*.py"), *(ROOT / "simulation" / "templates").iterdir()]
+    files += [ROOT / "simulation" / "pages" / name for name in ("page.css", "page.js")]
     files += [ROOT / "py.typed", ROOT / "protocol" / "messages.proto"]
     files += [ROOT / "protocol" / "messages_pb2.pyi"]
     assert {f"umbel/{file.relative_to(ROOT).as_posix()}" for file in files} <= held

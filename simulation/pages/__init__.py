@@ -1,7 +1,8 @@
 """What a person looks at after a run: one self-contained page, or a table of several runs.
 
 figures.py reads a run: its ledger and its directory, nothing else, so that a run of devices serves
-as well as a simulated one. report.py is the page about one run, cli.py the commands.
+as well as a simulated one. report.py is the page about one run. compare.py sets several side by
+side, compare_page.py draws them. cli.py has the commands.
 
 Pictures  scale.py has axes and units; plots.py is a picture with two axes, bars.py what stands in
           it beside curves, over_rounds.py bars over a run's rounds.

@@ -63,11 +63,19 @@ def table(
         note: A line above it.
         summary: What stands there while it is folded.
     """
+    box = open_table(heads, rows, summary, name)
+    return tag("details", tag("summary", summary), note and tag("p", note, class_="note"), box)
+
+
+def open_table(
+    heads: Sequence[str], rows: Iterable[Sequence[object]], says: str, name: str | None = None
+) -> Markup:
+    """Return a table that is not folded; see `table`."""
     top = tag("tr", *(tag("th", head, scope="col") for head in heads))
     body = [tag("tr", *map(_cell, row)) for row in rows]
     made = tag("table", tag("thead", top), tag("tbody", *body), id=name)
-    box = tag("div", made, class_="wide", tabindex="0", role="region", aria_label=summary)
-    return tag("details", tag("summary", summary), note and tag("p", note, class_="note"), box)
+    look = "wide" if name is None else "wide low"
+    return tag("div", made, class_=look, tabindex="0", role="region", aria_label=says)
 
 
 def _cell(value: object) -> Markup:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from .compare import as_json, as_text, check, compared
+from .compare_page import comparison
 from .figures import Figures
 from .report import report as page_of
 from ..resume_cli import app
@@ -39,6 +41,32 @@ def report(run: Run, out: Out = None, form: Form = Format.TEXT) -> None:
     answer = {"run": run, "file": str(path), "bytes": written, "rounds": rounds}
     said = f"{path}: report of {run}, {rounds} rounds, {written} bytes; open it in a browser"
     typer.echo(json.dumps(answer) if form is Format.JSON else said)
+
+
+@app.command(epilog="Example: umbel runs compare digits-1 digits-2 --target 0.9 -o both.html")
+def compare(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN…", help="Ids of two runs or more.")],
+    target: Annotated[
+        float | None,
+        typer.Option(help="Accuracy to look for; else the best that every one of them reached."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Write a page with their curves, too."),
+    ] = None,
+    form: Form = Format.TEXT,
+) -> None:
+    """Set runs side by side: accuracy at equal rounds, times and bytes, speed, bits, settings."""
+    check(runs, target)
+    home = umbel_home(writes=False)
+    found = []
+    for run in runs:
+        with RunDirectory.open(home, run) as directory:
+            found.append(Figures.of(directory))
+    groups = compared(found, target)
+    if out is not None:
+        write(out, comparison(found, groups))
+    typer.echo(json.dumps(as_json(runs, groups)) if form is Format.JSON else as_text(runs, groups))
 
 
 def write(path: Path, content: bytes) -> int:

@@ -251,11 +251,8 @@ def finite(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
-def best(figures: Figures) -> tuple[int, float] | None:
-    """Return round and value of the best accuracy, the first of equals."""
-    name = figures.accuracy
-    if name is None:
-        return None
+def best(figures: Figures, name: str) -> tuple[int, float] | None:
+    """Return round and value of the highest value of a metric, the first of equals."""
     found = [
         (value, -point.number)
         for point, value in zip(figures.points, figures.curve(name), strict=True)

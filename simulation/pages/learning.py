@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from .blocks import figure, legend, missing, panels, section, table, written
 from .figures import READS, finite, named
 from .markup import Markup, join, tag
 from .plots import Axis, Curve, area, lines
-from .scale import SIZES, TIMES, Scale, duration, size
+from .scale import SIZES, TIMES, Scale, duration, number, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +32,13 @@ UNITS = {
     "virtual time": TIMES,
     "bytes moved": SIZES,
 }
+WRITE = {
+    "rounds": number,
+    "measured time": duration,
+    "virtual time": duration,
+    "bytes moved": size,
+}
+"""How a value of each is written."""
 ACCURACY = (READS["accuracy of the server"], READS["accuracy of the clients"])
 LOSS = (READS["loss of the server"], READS["loss of the clients"], READS["loss in training"])
 
@@ -94,31 +101,63 @@ def chosen(curves: Sequence[Sequence[float | None]], most: int = MOST) -> list[i
     return sorted(found)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """Some metrics of one run, at as many of its points as are drawn."""
+
+    points: Sequence[Point] = field(repr=False)
+    by: Mapping[str, list[float]] = field(repr=False)
+    """What they can be set against."""
+    values: Mapping[str, Values] = field(repr=False)
+    """By metric; only metrics that some round has."""
+    whole: int
+    """How many points the run has."""
+
+    @classmethod
+    def of(cls, figures: Figures, names: Sequence[str]) -> Self:
+        """Choose the points of a run that has at least one."""
+        whole = {name: figures.curve(name) for name in names}
+        whole = {name: values for name, values in whole.items() if set(values) != {None}}
+        places = chosen(list(whole.values()) or [[None] * len(figures.points)])
+        points = [figures.points[place] for place in places]
+        curves = {name: [values[place] for place in places] for name, values in whole.items()}
+        return cls(points=points, by=measures(points), values=curves, whole=len(figures.points))
+
+    def table(self, name: str, summary: str) -> Markup:
+        """Return the numbers under an id."""
+        columns: dict[str, Sequence[object]] = {"round": [point.number for point in self.points]}
+        for measure, xs in self.by.items():
+            if measure != "rounds":
+                columns[measure] = written(xs, WRITE[measure])
+        for metric, values in self.values.items():
+            columns[", ".join(filter(None, named(metric)))] = values
+        rows = list(zip(*columns.values(), strict=True))
+        return table(name, list(columns), rows, self._note, summary)
+
+    @property
+    def _note(self) -> str:
+        if len(self.points) == self.whole:
+            return ""
+        return (
+            f"{len(self.points)} of {self.whole:,} rounds: of each stretch of rounds the lowest "
+            "and the highest of every curve."
+        )
+
+
 def learning(figures: Figures) -> Markup:
     """Return the section about what was learnt, of a run with at least one point."""
-    whole = {name: figures.curve(name) for name in (*ACCURACY, *LOSS)}
-    whole = {name: values for name, values in whole.items() if set(values) != {None}}
-    places = chosen(list(whole.values()) or [[None] * len(figures.points)])
-    points = [figures.points[place] for place in places]
-    curves = {name: [values[place] for place in places] for name, values in whole.items()}
-    by = measures(points)
+    found = Curves.of(figures, (*ACCURACY, *LOSS))
     lacks = [
         missing(f"{picture.title}: no round of this run records one.")
         for picture, names in PICTURES.items()
-        if not set(names) & set(curves)
+        if not set(names) & set(found.values)
     ]
-    if "virtual time" not in by:
+    if "virtual time" not in found.by:
         lacks.append(missing("Virtual time: not recorded; only a simulated fleet has one."))
-    if not curves:
+    if not found.values:
         return section("Learning", *lacks)
-    note = ""
-    if len(points) < len(figures.points):
-        note = (
-            f"{len(points)} of {len(figures.points):,} rounds: of each stretch of rounds the "
-            "lowest and the highest of every curve."
-        )
-    drawn = [(name, _pictures(name, xs, curves)) for name, xs in by.items()]
-    return section("Learning", *lacks, panels(drawn), _table(points, by, curves, note))
+    drawn = [(name, _pictures(name, xs, found.values)) for name, xs in found.by.items()]
+    return section("Learning", *lacks, panels(drawn), found.table("learning", "Numbers"))
 
 
 def _pictures(measure: str, xs: Sequence[float], curves: Mapping[str, Values]) -> Markup:
@@ -184,18 +223,3 @@ def _says(title: str, measure: str, curves: Sequence[Line]) -> str:
         if (found := finite(line.values))
     ]
     return f"{title} against {measure}: {'; '.join(said)}."
-
-
-def _table(
-    points: Sequence[Point],
-    by: Mapping[str, list[float]],
-    curves: Mapping[str, Values],
-    note: str,
-) -> Markup:
-    columns: dict[str, Sequence[object]] = {"round": [point.number for point in points]}
-    for name, xs in by.items():
-        if name != "rounds":
-            columns[name] = written(xs, size if UNITS[name] is SIZES else duration)
-    for name, values in curves.items():
-        columns[", ".join(filter(None, named(name)))] = values
-    return table("learning", list(columns), list(zip(*columns.values(), strict=True)), note)

@@ -57,7 +57,9 @@ def stacked(points: Sequence[Point], parts: Parts, stack: Stack) -> Markup:
     ends = Scale.linear([bars[0].start, bars[-1].end], whole=True, tight=True)
     x = Axis(name="round", scale=ends)
     tops = [sum(bar.parts.get(part, 0.0) for part in stack.colours) for bar in bars]
-    y = Axis(name=stack.name, scale=Scale.linear(tops, floor=0.0, units=stack.units))
+    whole = not stack.units[0][0] and len(groups) == len(points)
+    scale = Scale.linear(tops, floor=0.0, units=stack.units, whole=whole)
+    y = Axis(name=stack.name, scale=scale)
     rows = [
         (
             f"{a.number}" if a is b else f"{a.number} to {b.number}",

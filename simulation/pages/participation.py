@@ -114,7 +114,8 @@ def participation(figures: Figures) -> Markup:
 
 def _words(found: Skew) -> str:
     if found.least == found.most:
-        return f"Each of the {found.clients:,} clients was used in {found.most:,} rounds."
+        who = "The one client" if found.clients == 1 else f"Each of the {found.clients:,} clients"
+        return f"{who} was used in {found.most:,} rounds."
     took = found.clients - found.never
     return (
         f"{took:,} of {found.clients:,} clients took part. A client was used in "

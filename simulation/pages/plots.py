@@ -31,6 +31,8 @@ _LETTER = 6.6
 _DOTS = 40
 """Points up to which each is marked with a dot."""
 _NEAR_END = 0.95
+_LONGEST = 18
+"""Letters of a row's name; a code from a ledger may be longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +90,8 @@ def ranked(
 ) -> Markup:
     """Return a picture whose y axis has names, the first one on top."""
     height = 26.0 * len(names)
-    places = [(name, row_height(i)) for i, name in enumerate(names)]
+    short_ = [name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…" for name in names]
+    places = [(name, row_height(i)) for i, name in enumerate(short_)]
     grid = [tag("line", class_="grid", x1="0", x2="100%", y1=up, y2=up) for _, up in places]
     return _assembled(x, "", places, join(*grid, content), says, at, rows, height=height)
 
@@ -108,8 +111,9 @@ def _assembled(
     rows: str,
     height: float = HEIGHT,
 ) -> Markup:
-    wide = math.ceil(max((len(name) for name, _ in names), default=0) * _LETTER) + 10
-    left = [tag("text", name, x=wide - 8, y=up + 4, text_anchor="end") for name, up in names]
+    room = 8 if title else 16  # dots of a row without a scale may stand at its very beginning
+    wide = math.ceil(max((len(name) for name, _ in names), default=0) * _LETTER) + room + 2
+    left = [tag("text", name, x=wide - room, y=up + 4, text_anchor="end") for name, up in names]
     below = [_below(x.scale.at(t), x.scale.label(t)) for t in x.scale.ticks]
     marks = [f"{100 * x.scale.at(t):.2f}%" for t in x.scale.ticks]
     feet = [tag("line", class_="axis", x1=m, x2=m, y1=height, y2=height + 4) for m in marks]

@@ -66,7 +66,8 @@ def _lead(figures: Figures) -> list[object]:
 
 def _glance(figures: Figures) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
-    name, top = figures.accuracy, best(figures)
+    name = figures.accuracy
+    top = None if name is None else best(figures, name)
     if name is not None and top is not None:
         last = finite(figures.curve(name))[-1]
         whose = named(name)[1]
