@@ -13,6 +13,7 @@ from umbel.tests.fuzz_core import CORE
 from umbel.tests.fuzz_data import DATA
 from umbel.tests.fuzz_doctor import DOCTOR
 from umbel.tests.fuzz_files import FILES
+from umbel.tests.fuzz_fleet import FLEET
 from umbel.tests.fuzz_flower import FLOWER
 from umbel.tests.fuzz_issuer import ISSUER
 from umbel.tests.fuzz_joining import JOINING
@@ -24,7 +25,7 @@ from umbel.tests.fuzz_runs import RUNS
 
 PARSERS = (
     *PROTOCOL, *FILES, *RUNS, *CORE, *CLIENTS, *FLOWER, *ISSUER, *OWNER, *ROLES, *MEMBERS,
-    *JOINING, *CARE, *DOCTOR, *DATA,
+    *JOINING, *CARE, *DOCTOR, *DATA, *FLEET,
 )  # fmt: skip
 
 CALLS = (
@@ -124,6 +125,8 @@ READERS: dict[str, str] = {
     "simulation/dev_federation.py": "dev_federation.prepare, ca.key; "
     "dev_federation.prepare, nodes/edge-0/tls.pem",
     "server/flower_control.py": "what Flower's client makes of its own SuperLink's answer",
+    "simulation/fleet/toml.py": "fleet.toml",
+    "simulation/fleet/traces.py": "traces.Availability.read; traces.capacity",
     "simulation/sign_cli.py": "a key of this user's own making; test_sign_cli.py",
     "simulation/link.py": "messages of this process, to count them",
     "host/doctor_tls.py": "doctor_tls, certificate; doctor_tls, page",

@@ -34,13 +34,13 @@ class Outcome(IntEnum):
     USED = 0
     """Its update arrived in time and is in the sum."""
     LATE = 1
-    """It was still at work, or its update on the way, when the round closed."""
+    """Its update would have arrived, and the round was closed."""
     LOST = 2
-    """It did its work, and its update was lost on the way."""
+    """Its update would have been lost on the way."""
     OFFLINE = 3
-    """It went offline before its update had arrived."""
+    """It went offline before its update could arrive, or was about to."""
     CRASHED = 4
-    """It broke off while it worked."""
+    """It broke off, or was about to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,6 +73,8 @@ class Decision:
     models: Ids | None = field(default=None, repr=False)
     """Asynchronous: for each used client the version of the model from which it started, at most
     `round - 1`. None: all start from the model in force."""
+    factors: NDArray[np.float64] | None = field(default=None, repr=False)
+    """Asynchronous: for each used client what its update counts (`Work.factors`), in (0, 1]."""
     versions: tuple[int, ...] = ()
     """Asynchronous: versions below `round` that clients still at work started from, ascending; no
     other old model will be asked for again."""

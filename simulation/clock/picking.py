@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 
     from .decision import Ids
 
-_BATCHES = 16
-"""Batches of 4k candidates before all clients are looked at: enough where 1 in 30 is online."""
+_DOUBLINGS = 4
+"""Batches of 4k, 8k, 16k and 32k candidates before all clients are looked at: enough where 1 in 30
+is online."""
+CHUNK = 1 << 16
+"""Clients that are looked at together when all of them are."""
+_LAST = 1
+"""The word after the client where all are looked at."""
 
 
 def draw_of(round_: int, attempt: int) -> int:
@@ -50,16 +55,20 @@ def picked(
         draw: Which draw it is.
         fit: Tells of some ids who may be asked.
     """
-    found = np.empty(0, np.int64)
-    for batch in range(_BATCHES if 4 * k <= clients else 0):
-        new = candidates(clients, seed, draw, np.arange(4 * k) + batch * 4 * k)
-        found = _first(np.concatenate([found, new[fit(new)]]))
+    found, place = np.empty(0, np.int64), 0
+    rest = np.empty((2, 0), np.uint64)
+    for batch in range(_DOUBLINGS if 4 * k <= clients else 0):
+        new = candidates(clients, seed, draw, np.arange(place, place + (4 * k << batch)))
+        found, place = _first(np.concatenate([found, new[fit(new)]])), place + (4 * k << batch)
         if len(found) >= k:
             return found[:k]
-    rest = np.setdiff1d(np.arange(clients), found, assume_unique=True)
-    rest = rest[fit(rest)]
-    order = np.argsort(mix(seed, Purpose.PICK, draw, rest, 1), kind="stable")
-    return np.concatenate([found, rest[order]])[:k]
+    for start in range(0, clients, CHUNK):
+        ids = np.arange(start, min(start + CHUNK, clients))
+        ids = ids[fit(ids)]
+        order = mix(seed, Purpose.PICK, draw, ids, _LAST)
+        rest = np.concatenate([rest, np.stack([order, ids.astype(np.uint64)])], axis=1)
+        rest = rest[:, np.argsort(rest[0], kind="stable")[:k]]
+    return _first(np.concatenate([found, rest[1].astype(np.int64)]))[:k]
 
 
 def chosen(k: int, clients: int, seed: int, round_: int, attempt: int) -> Ids:

@@ -1,4 +1,7 @@
 """What devices a fleet has: speeds, lines, availability, losses. Clock and plan share this.
 
-counter.py makes numbers that depend on nothing but what they are for.
+devices.py is what can be asked of a fleet. profiles.py answers from arrays, called.py from a
+function of the user's. toml.py reads fleet.toml: quantities.py one quantity, distributions.py what
+that is drawn from, description.py the devices of all of it, traces.py recorded ones. counter.py
+makes numbers that depend on nothing but what they are for.
 """

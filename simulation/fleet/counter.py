@@ -50,17 +50,13 @@ class Purpose(IntEnum):
     KIND = 7
     """Which of the fleet's cohorts it belongs to: client."""
     SAMPLES = 10
-    """10 to 20: what a client is; its number within its cohort."""
+    """From here on what a client is."""
     SPEED = 11
     SPEED_ANGLE = 12
     BANDWIDTH = 13
     PHASE = 14
     DUTY = 15
     UPLINK = 16
-    TRACE = 17
-    """The row of a trace that a client repeats."""
-    SHIFT = 18
-    """Where in that row it begins."""
     ANGLE = 20
     """Added to a purpose for the second number of a normal draw."""
 

@@ -1,0 +1,134 @@
+"""Launches of an asynchronous run, looked at some dozens ahead.
+
+Which clients a launch would ask, and how long each would take, follows from its number alone; only
+whether one is free and online depends on the time. So the numbers are drawn for a block of launches
+at once, and a launch itself is a look at a list. The client of a launch is that of
+`picked(1, clients, seed, 10^6 + launch, free and online)`: the block is only faster.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .decision import Outcome
+from .ends import alone
+from .picking import CHUNK, candidates, picked
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from numpy.typing import NDArray
+
+    from .decision import Ids
+    from ..fleet.devices import Fleet, Load
+
+DRAWS = 10**6
+"""Added to a launch's number for its draw, which no round's is."""
+_BLOCK = 64
+"""Launches."""
+_AHEAD = 16
+"""Candidates of each: one in 200 launches needs more where 28 % are online."""
+
+
+class Launched(NamedTuple):
+    """A client that has been asked, and how that ends."""
+
+    client: int
+    outcome: Outcome
+    ends: float
+    """Virtual seconds since the run's beginning."""
+
+
+class Launches:
+    """Finds the client of each launch."""
+
+    def __init__(self, fleet: Fleet, load: Load, seed: int) -> None:
+        """Take the devices, what is asked of them, and the seed of the draws."""
+        self._fleet, self._load, self._seed = fleet, load, seed
+        self._ahead = _AHEAD if fleet.clients >= _BLOCK else 0
+        self._first = -1
+        """The block's first launch."""
+        self._clients: list[list[int]] = []
+        self._outcomes: list[list[int]] = []
+        self._seconds: list[list[float]] = []
+        self._since: list[list[float]] = []
+        self._until: list[list[float]] = []
+
+    def launch(self, number: int, time: float, busy: AbstractSet[int]) -> Launched | None:
+        """Ask a client that is online and not busy; None where there is none."""
+        if self._ahead:
+            if number - number % _BLOCK != self._first:
+                self._look_ahead(number - number % _BLOCK, time)
+            row = number % _BLOCK
+            for place, client in enumerate(self._clients[row]):
+                if client not in busy and self._online(row, place, number, time):
+                    outcome, seconds = self._outcomes[row][place], self._seconds[row][place]
+                    return _ended(client, outcome, seconds, time, self._until[row][place])
+        return self._searched(number, time, busy)
+
+    def next_begin(self, number: int, time: float, busy: AbstractSet[int]) -> float:
+        """Return when the first client that is not busy comes online; infinity for never."""
+        found = math.inf
+        for start in range(0, self._fleet.clients, CHUNK):
+            ids = _free(start, self._fleet.clients, busy)
+            if len(ids):
+                begin = self._fleet.windows(ids, time, number)[0]
+                found = min(found, float(begin.min()))
+        return found
+
+    def _online(self, row: int, place: int, number: int, time: float) -> bool:
+        """Tell whether a candidate is online; what is known of it may be of a day that is over."""
+        if self._until[row][place] <= time:
+            ids = np.array([self._clients[row][place]])
+            begin, end = self._fleet.windows(ids, time, number)
+            self._since[row][place], self._until[row][place] = float(begin[0]), float(end[0])
+        return self._since[row][place] <= time
+
+    def _look_ahead(self, first: int, time: float) -> None:
+        """Draw the candidates of a block of launches, and how long each of them would take."""
+        numbers = np.arange(first, first + _BLOCK)
+        draws = (numbers + DRAWS).astype(np.uint64)[:, None]
+        ids = candidates(self._fleet.clients, self._seed, draws, np.arange(self._ahead))
+        flat, words = ids.reshape(-1), np.repeat(numbers, self._ahead)
+        times = self._fleet.times(flat, words, self._load)
+        ended = alone(times, self._fleet.fates(flat, words))
+        since, until = self._fleet.windows(flat, time, words)
+        self._first = first
+        self._clients, self._outcomes = _table(ids, ids), _table(ended.outcomes, ids)
+        self._seconds, self._since, self._until = (
+            _table(array, ids) for array in (ended.seconds, since, until)
+        )
+
+    def _searched(self, number: int, time: float, busy: AbstractSet[int]) -> Launched | None:
+        """Ask without the block: more candidates, and then all clients."""
+        taken = np.fromiter(busy, np.int64, len(busy))
+
+        def fit(ids: Ids) -> NDArray[np.bool_]:
+            online = self._fleet.windows(ids, time, number)[0] <= time
+            return online & ~np.isin(ids, taken)
+
+        ids = picked(1, self._fleet.clients, self._seed, DRAWS + number, fit)
+        if not len(ids):
+            return None
+        times = self._fleet.times(ids, number, self._load)
+        outcomes, seconds = alone(times, self._fleet.fates(ids, number))
+        until = self._fleet.windows(ids, time, number)[1]
+        return _ended(int(ids[0]), int(outcomes[0]), float(seconds[0]), time, float(until[0]))
+
+
+def _table(values: NDArray[Any], like: Ids) -> list[list[Any]]:
+    return values.reshape(like.shape).tolist()  # type: ignore[no-any-return]
+
+
+def _ended(client: int, outcome: int, seconds: float, time: float, until: float) -> Launched:
+    if seconds > until - time:
+        return Launched(client, Outcome.OFFLINE, until)
+    return Launched(client, Outcome(outcome), time + seconds)
+
+
+def _free(start: int, clients: int, busy: AbstractSet[int]) -> Ids:
+    ids = np.arange(start, min(start + CHUNK, clients))
+    return ids[~np.isin(ids, np.fromiter(busy, np.int64, len(busy)))]

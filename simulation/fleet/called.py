@@ -1,0 +1,115 @@
+"""A fleet that a function describes: profile(client, round) -> Profile, for what no array says.
+
+The function is the user's own; it must return the same for the same client and round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .counter import Purpose, uniform
+from .devices import Fate, Fates, Times
+from ...clients.child import boundary
+from ...protocol.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .devices import Ids, Load, Reals
+
+_KEPT = 4096
+"""Profiles that are not asked for again: more than a round looks at."""
+
+_ROUND = (1 << 32) - 1
+"""The part of a round's word that is the round; above it is which attempt it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One device in one round."""
+
+    samples: int
+    speed: float = 0.0
+    """Seconds to train a sample once."""
+    downlink: float = np.inf
+    """Bytes a second."""
+    uplink: float = np.inf
+    begin: float = -np.inf
+    """Since when, or from when, it is online: virtual seconds since the run's beginning."""
+    end: float = np.inf
+    """Until when; afterwards it is offline for good."""
+    dropout: float = 0.0
+    """Probability that its update is lost on the way."""
+    crash: float = 0.0
+    """Probability that it breaks off while it works."""
+
+    def __post_init__(self) -> None:
+        """Check it.
+
+        Raises:
+            SettingsError: A value is none that a device has.
+        """
+        for name, low, high in (
+            ("samples", 1, 2**31 - 1), ("speed", 0, 1e9), ("downlink", 1e-3, np.inf),
+            ("uplink", 1e-3, np.inf), ("begin", -np.inf, np.inf), ("end", -np.inf, np.inf),
+            ("dropout", 0, 1), ("crash", 0, 1),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+                raise SettingsError(f"profile.{name}", "a number", type(value).__name__)
+            if not low <= value <= high:
+                raise SettingsError(f"profile.{name}", f"{low:g} to {high:g}", float(value))
+
+
+class CalledFleet:
+    """A fleet of such devices; see `Fleet`."""
+
+    def __init__(
+        self, profile: Callable[[int, int], Profile], clients: int, *, seed: int = 0
+    ) -> None:
+        """Take the function, and how many devices there are."""
+        self.clients, self.seed = clients, seed
+
+        @lru_cache(_KEPT)
+        def told(client: int, round_: int) -> tuple[float, ...]:
+            with boundary():
+                found = profile(client, round_)
+                if not isinstance(found, Profile):
+                    where = f"profile({client}, {round_})"
+                    raise SettingsError(where, "a Profile", type(found).__name__)
+            return tuple(float(getattr(found, name)) for name in _NAMES)
+
+        self._told = told
+
+    def times(self, ids: Ids, round_: int | Ids, load: Load) -> Times:
+        """Return seconds to get the model, to train and to send; see `Fleet`."""
+        told = self._table(ids, round_)
+        train = load.epochs * told["samples"] * told["speed"]
+        return Times(load.down / told["downlink"], train, load.up / told["uplink"])
+
+    def windows(self, ids: Ids, time: float, round_: int | Ids) -> tuple[Reals, Reals]:
+        """Return when they are online next; see `Fleet`."""
+        told = self._table(ids, round_)
+        gone = told["end"] <= time
+        return np.where(gone, np.inf, told["begin"]), np.where(gone, np.inf, told["end"])
+
+    def fates(self, ids: Ids, round_: int | Ids) -> Fates:
+        """Return what becomes of their work; see `Fleet`."""
+        told = self._table(ids, round_)
+        lost = uniform(self.seed, Purpose.LOST, ids, round_) < told["dropout"]
+        crashed = uniform(self.seed, Purpose.CRASH, ids, round_) < told["crash"]
+        kinds = np.where(crashed, Fate.CRASHED, np.where(lost, Fate.LOST, Fate.FINE))
+        return Fates(kinds.astype(np.uint8), uniform(self.seed, Purpose.MOMENT, ids, round_))
+
+    def _table(self, ids: Ids, round_: int | Ids) -> dict[str, Reals]:
+        rounds = np.broadcast_to(round_, ids.shape) & _ROUND
+        rows = [self._told(int(i), int(r)) for i, r in zip(ids, rounds, strict=True)]
+        table = np.array(rows, np.float64).reshape(-1, len(_NAMES))
+        return dict(zip(_NAMES, table.T, strict=True))
+
+
+_NAMES = tuple(field.name for field in fields(Profile))
