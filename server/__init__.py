@@ -16,7 +16,8 @@ The test      evaluation.py tests the models of finished rounds while the rounds
               evaluators.py, whose processes (evaluator.py, held by evaluator_process.py) run the
               task's code, or by evaluate_here.py, which calls a function.
 Vectors       ingest.py takes frames into slots of core/, firewall.py judges what is not masked.
-              embedded.py is the core in the coordinator's own process.
+              embedded.py is the core in the coordinator's own process. reduced_rows.py is what a
+              robust rule makes of a simulated cohort's rows.
 The model     model_in_force.py moves it on, a round at a time; stepping.py is the server step as
               an order to the core, and what each shard does of it; moment_file.py keeps the
               step's moments on the disk, leaf_hashes.py digests by threads.

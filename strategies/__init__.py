@@ -22,7 +22,8 @@ Flower     flower_fedavg.py and flower_fedopt.py are Flower's strategies of thes
 Robustness selection_network.py picks ranks without a sort, for the rules a coordinate at a time;
            gram.py has the rules that look at distances, from inner products alone.
            numpy_tiles.py are the kernels over the clients' rows, numba_tiles.py their compiled
-           form, torch_tiles.py the one for any device and triton_tiles.py the one for a GPU;
+           form, torch_tiles.py the one for any device and triton_tiles.py the one for a GPU,
+           wide_tiles.py the one for thousands of rows;
            trimmed_stream.py is the trimmed mean of updates that come one by one.
            robust_rules.py names the rules and runs a round.
 """

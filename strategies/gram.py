@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 CONVERGED = 1e-10
 """Weiszfeld ends when no coefficient moves by more."""
 _ITERATIONS = 1000
+_BLOCK = 256
 _NEAR = 1e-9  # of the median distance: a client's own point
 
 
@@ -55,20 +56,36 @@ def distances(gram: Matrix) -> Matrix:
 
     An infinite diagonal keeps a client out of its own neighbours. Rounding below 0 becomes 0.
     """
+    return _distances(gram, slice(0, len(gram)))
+
+
+def _distances(gram: Matrix, block: slice) -> Matrix:
+    """Return the squared distances of some clients from all."""
     own = np.where(usable(gram), np.diagonal(gram), np.inf)
     with np.errstate(invalid="ignore"):
-        squared = np.asarray(own[:, None] + own[None, :] - 2.0 * gram)
+        squared = np.asarray(own[block, None] + own[None, :] - 2.0 * gram[block])
     squared[~np.isfinite(squared)] = np.inf
     np.maximum(squared, 0.0, out=squared)
-    np.fill_diagonal(squared, np.inf)
+    squared[np.arange(len(squared)), np.arange(block.start, block.stop)] = np.inf
     return squared
 
 
 def krum_scores(squared: Matrix, byzantine: int) -> Vector:
-    """Return each client's sum of its max(1, n - f - 2) smallest squared distances."""
-    closest = max(1, len(squared) - byzantine - 2)
+    """Return the sum of the max(1, n - f - 2) smallest squared distances of each client.
+
+    Args:
+        squared: Shape (some clients, n).
+        byzantine: f.
+    """
+    closest = max(1, squared.shape[1] - byzantine - 2)
     scores: Vector = np.sort(squared, axis=1)[:, :closest].sum(axis=1)
     return scores
+
+
+def _scores(gram: Matrix, byzantine: int) -> Vector:
+    """Return everybody's score; memory is `_BLOCK` clients', beside the matrix itself."""
+    cuts = [slice(i, min(i + _BLOCK, len(gram))) for i in range(0, len(gram), _BLOCK)]
+    return np.concatenate([krum_scores(_distances(gram, cut), byzantine) for cut in cuts])
 
 
 def krum(gram: Matrix, byzantine: int) -> int:
@@ -77,7 +94,7 @@ def krum(gram: Matrix, byzantine: int) -> int:
     Raises:
         RoundFailed: No client has enough neighbours at a finite distance.
     """
-    return _lowest(distances(gram), byzantine, 1)[0]
+    return _lowest(_scores(gram, byzantine), 1)[0]
 
 
 def multi_krum(gram: Matrix, byzantine: int, keep: int) -> Vector:
@@ -87,7 +104,7 @@ def multi_krum(gram: Matrix, byzantine: int, keep: int) -> Vector:
         RoundFailed: Fewer than `keep` have enough neighbours at a finite distance.
     """
     coefficients = np.zeros(len(gram))
-    coefficients[_lowest(distances(gram), byzantine, keep)] = 1.0 / keep
+    coefficients[_lowest(_scores(gram, byzantine), keep)] = 1.0 / keep
     return coefficients
 
 
@@ -106,7 +123,7 @@ def bulyan_selection(gram: Matrix, byzantine: int) -> list[int]:
     for _ in range(len(gram) - 2 * byzantine):
         place = 0
         if len(left) > 1:
-            place = _lowest(squared[np.ix_(left, left)], byzantine, 1)[0]
+            place = _lowest(krum_scores(squared[np.ix_(left, left)], byzantine), 1)[0]
         picked.append(left.pop(place))
     return sorted(picked)
 
@@ -127,7 +144,7 @@ def geometric_median(gram: Matrix, weights: ArrayLike | None = None) -> Vector:
     good = np.flatnonzero(usable(gram))
     if not len(good):
         raise RoundFailed("geometric median: no client sent a finite update")
-    inner = gram[np.ix_(good, good)]
+    inner = gram if len(good) == len(gram) else gram[np.ix_(good, good)]
     weight = np.ones(len(good)) if weights is None else np.asarray(weights, np.float64)[good]
     at = weight / weight.sum()
     near = _NEAR * float(np.median(_apart(inner, at)))
@@ -157,7 +174,7 @@ def centred_clipping(gram: Matrix, radius: float, iterations: int = 1) -> Vector
             "centred clipping", "a radius above 0 and 1 or more iterations", (radius, iterations)
         )
     clients, good = len(gram), usable(gram)
-    inner = np.where(good[:, None] & good[None, :], gram, 0.0)
+    inner = gram if good.all() else np.where(good[:, None] & good[None, :], gram, 0.0)
     at = np.zeros(clients)
     for _ in range(iterations):
         factor = np.where(good, _shrink(_apart(inner, at), radius), 0.0)
@@ -237,8 +254,7 @@ def together(parts: Sequence[Matrix]) -> Matrix:
     return total
 
 
-def _lowest(squared: Matrix, byzantine: int, keep: int) -> list[int]:
-    scores = krum_scores(squared, byzantine)
+def _lowest(scores: Vector, keep: int) -> list[int]:
     best = np.argsort(scores, kind="stable")[:keep]
     if len(best) < keep or not np.isfinite(scores[best]).all():
         raise RoundFailed(

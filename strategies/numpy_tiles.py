@@ -43,7 +43,7 @@ TILE = 1 << 14
 """Columns at once where values are ordered: 64 KiB a row, so that a call costs little beside."""
 GRAM_TILE = 1 << 13
 """Columns of one matrix product in float32; the products are added in float64."""
-_INFINITY = np.float32(np.inf)
+INFINITY = np.float32(np.inf)
 
 
 class NumpyTiles:
@@ -106,11 +106,11 @@ class NumpyTiles:
         for tile in _cuts(rows.shape[1], TILE):
             width = tile.stop - tile.start
             for place, pick in enumerate(picks):
-                np.fmin(rows[pick, tile], _INFINITY, out=self._buffer[place, :width])
+                np.fmin(rows[pick, tile], INFINITY, out=self._buffer[place, :width])
             values = self._buffer[:chosen, :width]
             values.sort(axis=0)
             with np.errstate(over="ignore", invalid="ignore"):
-                out[tile] = _window_mean(values, keep)
+                out[tile] = window_mean(values, keep)
 
     def insert(self, rows: Floats, seen: int, state: tuple[Floats, Floats, Sum]) -> None:
         """Pass rows through a streaming trimmed mean: see trimmed_stream.py.
@@ -126,7 +126,7 @@ class NumpyTiles:
         for tile in _cuts(rows.shape[1], TILE):
             value, spare = self._buffer[:2, : tile.stop - tile.start]
             for place, row in enumerate(rows, seen):
-                np.fmin(row[tile], _INFINITY, out=value)
+                np.fmin(row[tile], INFINITY, out=value)
                 for level in bottom[: min(cut, place + 1), tile]:
                     np.maximum(level, value, out=spare)
                     np.minimum(level, value, out=level)
@@ -205,7 +205,7 @@ class NumpyTiles:
     def _load(self, rows: Floats, tile: slice) -> list[Floats]:
         """Copy a tile of all rows, NaN as +inf, and return its rows."""
         wires = self._buffer[: len(rows), : tile.stop - tile.start]
-        np.fmin(rows[:, tile], _INFINITY, out=wires)
+        np.fmin(rows[:, tile], INFINITY, out=wires)
         return list(wires)
 
 
@@ -222,7 +222,7 @@ def _run(network: Network, wires: list[Floats], spare: Floats) -> None:
             np.maximum(wires[low], wires[high], out=wires[high])
 
 
-def _window_mean(values: Floats, keep: int) -> Floats:
+def window_mean(values: Floats, keep: int) -> Floats:
     """Return the mean of the `keep` values of each sorted column that are nearest its median."""
     chosen = len(values)
     middle = (values[(chosen - 1) // 2] + values[chosen // 2]) * np.float32(0.5)

@@ -18,6 +18,7 @@ from umbel.protocol.errors import SettingsError
 from umbel.strategies import gram as rules
 from umbel.strategies.numpy_tiles import GRAM_TILE, TILE, NumpyTiles
 from umbel.strategies.torch_tiles import TorchTiles
+from umbel.strategies.wide_tiles import WideTiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,12 +77,15 @@ def kernels(name: str) -> NumpyTiles:
     if name == "numba":
         made: NumpyTiles = import_module("umbel.strategies.numba_tiles").NumbaTiles(MOST)
         return made
+    if name == "sorting":
+        return WideTiles(2)
     return {"numpy": NumpyTiles, "torch": OnTensors}[name](MOST)
 
 
 NAMES = [
     "numpy",
     "torch",
+    "sorting",
     pytest.param(
         "numba",
         marks=pytest.mark.skipif(
@@ -284,7 +288,20 @@ def test_the_weighted_fold(name: str) -> None:
         assert np.abs(out - expected).max() <= 1e-6
 
 
-@every_form
+def test_refusals_of_sorted_columns() -> None:
+    form, out = WideTiles(), np.empty(4, np.float32)
+    for rows in (np.zeros((3, 5), np.float32), np.zeros((3, 4), np.int32), np.zeros((0, 4))):
+        with pytest.raises(SettingsError):
+            form.median(rows.astype(rows.dtype), out)
+    with pytest.raises(SettingsError, match="each contiguous"):
+        form.median(np.zeros((4, 3), np.float32).T, np.empty(4, np.float32))
+    with pytest.raises(SettingsError, match="a cut below half of 3 rows"):
+        form.trimmed(np.zeros((3, 4), np.float32), 2, out)
+    with pytest.raises(SettingsError, match="1 to 2 values to keep"):
+        form.nearest(np.zeros((3, 4), np.float32), [0, 1], 3, out)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", *NAMES[3:]])
 def test_refusals(name: str) -> None:
     form, out = kernels(name), np.empty(4, np.float32)
     with pytest.raises(SettingsError, match="float32 rows of 1 to 66 clients"):

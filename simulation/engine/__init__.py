@@ -5,7 +5,8 @@ adds it in fixed point, reducing.py is a sum or rows while they fill. examples.p
 examples before it trains, isolation.py is what a call of user code finds around it.
 Tiers                loop.py trains one client after another in this process. tiers.py says which a
                      task may have, choosing.py takes the fastest by a short trial.
-Hand-over            hand_over.py says which runs need a row of every client.
+Hand-over            hand_over.py says which runs need a row of every client, row_buffer.py is
+                     where those of a robust rule lie.
 Processes            pool.py is a pool of workers for any user code: pool_server.py starts them,
                      pool_worker.py is what one does, pool_wire.py how they are spoken to;
                      one_thread.py is for those that are forked from a caller.
