@@ -73,11 +73,12 @@ def full(home: Path, run: str = "fleet-1", rounds: int = 60, clients: int = 1000
         "rounds": rounds,
         "seed": 7,
         "config": {"lr": 0.1},
-        "tier": "T0",
-        "tier-why": "2.1 times as fast as T1 on 8 clients",
-        "hand-over": "sum",
-        "hand-over-why": "no rule looks at one client's update",
-        "versions": {"umbel": "0.1.0", "numpy": "2.3.0"},
+        "simulation": {
+            "tier": "T0",
+            "reason": "tier T0 (native): 2.1 times as fast as T1 in a trial",
+            "hand-over": "sum",
+            "versions": {"umbel": "0.1.0", "numpy": "2.3.0"},
+        },
     }
     with begin(home, run, config, "off") as directory:
         for n in range(1, rounds + 1):
@@ -90,12 +91,19 @@ def full(home: Path, run: str = "fleet-1", rounds: int = 60, clients: int = 1000
                 "test.loss": 2.3 * 0.93**n,
                 "train.loss": 2.0 * 0.92**n,
                 "eval.accuracy": max(0.0, accuracy - 0.03),
-                "virtual.seconds": 431.0 * n,
+                "clock.closed": 431.0 * n,
+                "clock.work": 9000.0,
                 "clients.late": 20.0 + draw.randrange(10),
-                "clients.lost": 3.0,
-                "staleness.mean": 3 + 2 * draw.random(),
-                "staleness.max": 20 + 9 * draw.random(),
+                "clients.lost": 1.0,
+                "clients.offline": 3.0,
+                "clients.crashed": 2.0,
+                "clients.loss.p10": 1.1 * 0.93**n,
+                "clients.loss.p50": 2.1 * 0.93**n,
+                "clients.loss.p90": 4.2 * 0.93**n,
             }
+            for _ in cohort:
+                age = f"staleness.{int(draw.expovariate(0.2))}"
+                metrics[age] = metrics.get(age, 0.0) + 1
             for name, under in (("p10", 0.3), ("p25", 0.2), ("p50", 0.1), ("p75", 0.05)):
                 metrics[f"clients.accuracy.{name}"] = max(0.0, accuracy - under)
             metrics["clients.accuracy.p90"] = min(1.0, accuracy + 0.05)

@@ -12,12 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from umbel.server.ledger import RunRecord
 from umbel.server.run_directory import RunDirectory
-from umbel.simulation.pages import figures, learning, participation, scale
-from umbel.tests.recorded_runs import begin, commit, full, node
+from umbel.simulation.pages import figures, learning, participation, scale, staleness
+from umbel.tests.recorded_runs import begin, commit, entry, full, node
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+RUN = RunRecord(run="r", created="", security="off", config={})
 
 
 def read(home: Path, run: str) -> figures.Figures:
@@ -75,10 +79,10 @@ def test_uses_leave_out_what_was_lost_and_count_those_never_used(home: Path) -> 
 def test_what_a_simulated_run_records_stands_above_what_events_say(tmp_path: Path) -> None:
     full(tmp_path, rounds=3)
     found = read(tmp_path, "fleet-1")
-    assert [point.outcomes["lost"] for point in found.points] == [3, 3, 3]
+    assert [point.outcomes["lost"] for point in found.points] == [1, 1, 1]
     assert found.points[2].virtual == 3 * 431.0
     assert found.said("tier") == "T0"
-    assert found.family("clients.accuracy.p") == [
+    assert found.family("clients.accuracy.") == [
         f"clients.accuracy.p{share}" for share in (10, 25, 50, 75, 90)
     ]
 
@@ -91,6 +95,25 @@ def test_ginis_coefficient_is_the_mean_difference_over_twice_the_mean(uses: list
     found = participation.skew(np.sort(np.array(uses, np.int64)))
     assert found.gini == pytest.approx(float(expected), abs=1e-12)
     assert (found.least, found.most, found.never) == (min(uses), max(uses), uses.count(0))
+
+
+def test_ages_are_counted_over_updates_and_not_over_rounds() -> None:
+    """Ten updates: seven fresh, two of age 1, one of age 12; 90 % are at most 1 version old."""
+    assert staleness.figures_of({0: 7, 1: 2, 12: 1}) == (1.4, 1, 12)
+    assert staleness.figures_of({}) is None
+    odd = {"staleness.3": 2.0, "staleness.x": 1.0, "staleness.4": math.nan, "staleness.": 1.0}
+    (point,) = figures.Figures.made(RUN, [entry(1, metrics=odd)], []).points
+    assert staleness.ages(point) == {3: 2}
+
+
+def test_who_was_refused_after_training_is_not_used() -> None:
+    """The clock says that four came; one of them is in no sum."""
+    metrics = {"clients.used": 4.0, "clients.refused": 1.0, "clients.offline": 2.0}
+    made = entry(1, metrics=metrics, roster=["a", "b", "c", "d"], survivors=["a", "b", "c"])
+    (point,) = figures.Figures.made(RUN, [made], []).points
+    assert {name: n for name, n in point.outcomes.items() if n} == {
+        "used": 3, "refused": 1, "offline": 2,
+    }  # fmt: skip
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=60))

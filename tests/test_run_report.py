@@ -67,12 +67,12 @@ def test_a_page_of_everything(home: Path, capsys: pytest.CaptureFixture[str]) ->
     page, elements = made(home, "fleet-1", capsys)
     for heading in (
         "Learning", "Participation", "What became of the clients", "Staleness",
-        "Accuracy from client to client", "Where the time went", "Events and failures", "The run",
+        "From client to client", "Where the time went", "Events and failures", "The run",
     ):  # fmt: skip
         assert f"<h2>{heading}</h2>" in page
     assert "Not in this record" not in page
     assert "20 of 20 rounds finished" in elements.text
-    assert "T0: 2.1 times as fast as T1 on 8 clients" in elements.text
+    assert "tier T0 (native): 2.1 times as fast as T1 in a trial" in elements.text
     assert "numpy 2.3.0, umbel 0.1.0" in elements.text
     assert "against virtual time" in elements.text
 
@@ -103,13 +103,13 @@ def test_nothing_on_a_page_leads_out_of_it(home: Path, capsys: pytest.CaptureFix
 
 def test_what_a_ledger_says_is_never_markup(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every place that a stranger, an app or a run's settings can write to."""
-    config = {
-        "rounds": 2,
-        "config": {HOSTILE + "\ud800": HOSTILE},
+    said = {
         "tier": HOSTILE,
-        "tier-why": HOSTILE,
+        "reason": HOSTILE,
+        "hand-over": HOSTILE,
+        "versions": {HOSTILE: HOSTILE},
     }
-    config |= {"hand-over": HOSTILE, "versions": {HOSTILE: HOSTILE}}
+    config = {"rounds": 2, "config": {HOSTILE + "\ud800": HOSTILE}, "simulation": said}
     with begin(home, "r", config, HOSTILE) as directory:
         directory.ledger.event(HOSTILE, round=1, attempt=0, code=HOSTILE)
         directory.ledger.event("refused", round=1, attempt=0, node=HOSTILE, code=HOSTILE)
@@ -152,7 +152,7 @@ def test_what_a_run_does_not_record_is_said_and_not_drawn(
         commit(directory, 2, metrics={"test.accuracy": float("nan"), "eval.accuracy": float("inf")})
     page, elements = made(home, "r", capsys)
     for line in (
-        "Virtual time: not recorded", "Loss: no round of this run records one.",
+        "Recorded where a fleet is simulated", "Loss: no round of this run records one.",
         "No finite value was recorded.", "No round records who was in it.",
         "No round records the seconds of its parts.", "Not in this record",
         "Nothing went wrong, and nothing had to be tried again.",
@@ -168,7 +168,7 @@ def test_ten_thousand_rounds_of_a_million_clients_fit_in_two_megabytes() -> None
     records = [
         entry(
             n,
-            metrics={"test.accuracy": (n * 7919 % 1000) / 1000, "virtual.seconds": 60.0 * n},
+            metrics={"test.accuracy": (n * 7919 % 1000) / 1000, "clock.closed": 60.0 * n},
             seconds={"train": 0.1, "idle": 0.01},
             roster=[node((n * 31 + i * i) % 1_000_000) for i in range(10)],
         )

@@ -80,7 +80,15 @@ def test_how_long_until_a_target(home: Path, capsys: pytest.CaptureFixture[str])
 def test_bits_and_settings(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(home, "a", [0.1, 0.2, 0.3], seconds=1, seed=0, config={"lr": 0.1})
     make(home, "b", [0.1, 0.2, 0.3, 0.4], seconds=2, seed=0, config={"lr": 0.3})
-    make(home, "c", [0.1, 0.2, 0.3, 0.4], seconds=1, seed=0, config={"lr": 0.1}, tier="T0")
+    make(
+        home,
+        "c",
+        [0.1, 0.2, 0.3, 0.4],
+        seconds=1,
+        seed=0,
+        config={"lr": 0.1},
+        simulation={"tier": "T0"},
+    )
     found = compared(capsys, "a", "b", "c")
     assert rows(found, "bits") == {
         "rounds in common with a": [3, 3, 3],
@@ -88,7 +96,7 @@ def test_bits_and_settings(home: Path, capsys: pytest.CaptureFixture[str]) -> No
         "first round that differs": [None, 3, None],
     }
     assert rows(found, "settings") == {
-        "config.lr": ["0.1", "0.3", "0.1"], "tier": [None, None, "T0"],
+        "config.lr": ["0.1", "0.3", "0.1"], "simulation.tier": [None, None, "T0"],
     }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...server import outcome
+from ...server.settings import FLOWER_RUN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,23 +29,23 @@ READS = {
     "loss of the server": "test.loss",
     "loss of the clients": "eval.loss",
     "loss in training": "train.loss",
-    "virtual time": "virtual.seconds",
-    "clients used": "clients.used",
-    "clients late": "clients.late",
-    "clients lost": "clients.lost",
-    "clients refused": "clients.refused",
-    "spread": "clients.accuracy.p",
+    "virtual time": "clock.closed",
+    "work of the devices": "clock.work",
+    "what became of clients": "clients.",
+    "spread of accuracy": "clients.accuracy.",
+    "spread of loss": "clients.loss.",
     "staleness": "staleness.",
-    "tier": "tier",
-    "tier, why": "tier-why",
-    "hand-over": "hand-over",
-    "hand-over, why": "hand-over-why",
-    "versions": "versions",
+    "tier": "simulation.tier",
+    "tier, why": "simulation.reason",
+    "hand-over": "simulation.hand-over",
+    "hand-over, why": "simulation.hand-over-reason",
+    "versions": "simulation.versions",
 }
-"""Every name that a page looks for: metrics of a round's entry, then keys of a run's record. Two
-end in a point or a letter and begin a family: `clients.accuracy.p10`, `staleness.mean`. Phases and
-their seconds are shown under the names that they have."""
-
+"""Every name that a page looks for: metrics of a round's entry, then keys of a run's record, with
+dots for tables in tables. What ends in a point begins a family: `clients.accuracy.p10`,
+`staleness.3`. Parts of a round's time are shown under the names that they have."""
+OUTCOMES = ("used", "refused", "late", "lost", "offline", "crashed")
+"""What can become of a client in a round; `clients.late` and its like count them."""
 GROUPS = {
     **dict.fromkeys(("late",), "late"),
     **dict.fromkeys(("lost", "expelled", "bad share"), "lost"),
@@ -59,9 +60,10 @@ _WHOSE = {
 PARTS = {
     **{"inviting": "training and keys of the cohort", "sharing": "shares", "summing": "uploads"},
     **{"voting": "votes", "unmasking": "released shares", "summed": ""},
-    **{"train": "", "aggregate": "", "evaluate": "", "write": "", "idle": ""},
+    **{"decide": "the clock", "train": "the tier", "aggregate": "the server step"},
+    **{"evaluate": "the server's test", "idle": "the rest"},
 }
-"""Parts of a round in their order, and what those of the round table wait for."""
+"""Parts of a round in their order, and what each waits for or does."""
 PASSING = frozenset({"initial", "tested", "memory"})
 """Kinds that are no trouble."""
 
@@ -81,7 +83,7 @@ class Point:
     own: Mapping[str, float]
     """Seconds of each part of this round."""
     outcomes: Mapping[str, int]
-    """Clients used, late, lost, refused."""
+    """How many clients, by `OUTCOMES`."""
     model: str
     """Digest, hex."""
 
@@ -137,13 +139,25 @@ class Figures:
         return found if type(found) is int else None
 
     @property
+    def simulated(self) -> bool:
+        """Whether no device took part."""
+        return FLOWER_RUN not in self.run.config
+
+    @property
     def registered(self) -> int | None:
         """How many clients the run has, if it says so."""
-        for table in (self.run.config, self.run.config.get("started")):
-            found = table.get("clients") if isinstance(table, Mapping) else None
+        for path in ("clients", "started.settings.clients"):
+            found = self.recorded(path)
             if type(found) is int and found >= len(self.used):
                 return found
         return None
+
+    def recorded(self, path: str) -> Any:
+        """Return what the run's record has under a key, tables joined by dots; None for nothing."""
+        found: Any = self.run.config
+        for key in path.split("."):
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found
 
     def curve(self, name: str) -> list[float | None]:
         """Return a metric at every point, None where a round has none."""
@@ -166,7 +180,7 @@ class Figures:
 
     def said(self, key: str) -> str | None:
         """Return what the run's record says under a key of `READS`, as text."""
-        value = self.run.config.get(READS[key])
+        value = self.recorded(READS[key])
         return None if value is None or isinstance(value, Mapping) else str(value)
 
 
@@ -196,8 +210,8 @@ def _point(
     record: RoundRecord, trouble: Mapping[str, set[str]], seconds: float, moved: int
 ) -> Point:
     counted = {"used": len(record.survivors), **{k: len(v) for k, v in trouble.items()}}
-    for group in ("used", "late", "lost", "refused"):
-        value = record.metrics.get(READS[f"clients {group}"])
+    for group in OUTCOMES[bool(record.survivors) :]:
+        value = record.metrics.get(f"{READS['what became of clients']}{group}")
         if value is not None and math.isfinite(value):
             counted[group] = int(value)
     return Point(

@@ -152,8 +152,6 @@ def learning(figures: Figures) -> Markup:
         for picture, names in PICTURES.items()
         if not set(names) & set(found.values)
     ]
-    if "virtual time" not in found.by:
-        lacks.append(missing("Virtual time: not recorded; only a simulated fleet has one."))
     if not found.values:
         return section("Learning", *lacks)
     drawn = [(name, _pictures(name, xs, found.values)) for name, xs in found.by.items()]

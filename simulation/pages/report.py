@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .bars import shares
 from .blocks import about, facts, legend, missing, section, table, tiles
-from .clients import SPREAD, STALENESS, family, outcomes
+from .clients import outcomes, spread
 from .figures import PARTS, READS, best, finite, named, settings
 from .learning import learning
 from .markup import Markup, tag
@@ -16,13 +16,27 @@ from .over_rounds import Stack, stacked
 from .participation import participation
 from .scale import TIMES, duration, size
 from .shell import page
+from .staleness import staleness
 from .troubles import troubles
 from ... import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .figures import Figures, Point
 
 _COLOURS = 7
+_REAL = {
+    "From client to client": "The server of real devices never learns one client's accuracy.",
+    "Staleness": "In rounds of real devices every update begins from the round's own model.",
+    "Virtual time": "Real devices take the time that was measured.",
+}
+_SIMULATED = {
+    "From client to client": "Recorded where clients test the model: setting client-test-every.",
+    "Staleness": "Recorded in asynchronous runs; here every update began from its round's model.",
+    "Virtual time": "Recorded where a fleet is simulated; here nothing took any.",
+}
+"""Why there is no picture."""
 
 
 def report(figures: Figures) -> bytes:
@@ -36,22 +50,29 @@ def report(figures: Figures) -> bytes:
     )
 
 
-def _sections(figures: Figures) -> list[Markup]:
+def _sections(figures: Figures) -> list[Markup | None]:
     if not figures.points:
         line = "No training round has finished yet, so there is nothing to draw."
         return [section("Learning", missing(line)), troubles(figures), _run(figures)]
-    families = {kind.title: (kind, family(figures, kind)) for kind in (SPREAD, STALENESS)}
-    found = [drawn for _, drawn in families.values() if drawn is not None]
-    absent = [(title, kind.missing) for title, (kind, drawn) in families.items() if drawn is None]
+    drawn = {"From client to client": spread(figures), "Staleness": staleness(figures)}
     return [
         learning(figures),
         tag("div", participation(figures), outcomes(figures), class_="twin"),
-        *found,
+        *(made for made in drawn.values() if made is not None),
         _time(figures),
         troubles(figures),
-        *([section("Not in this record", facts(absent))] if absent else []),
+        _absent(figures, [title for title, made in drawn.items() if made is None]),
         _run(figures),
     ]
+
+
+def _absent(figures: Figures, titles: Sequence[str]) -> Markup | None:
+    """Return the section about what the run does not record, and why."""
+    why = _SIMULATED if figures.simulated else _REAL
+    lines = [(title, why[title]) for title in titles]
+    if figures.points and figures.points[-1].virtual is None:
+        lines.append(("Virtual time", why["Virtual time"]))
+    return section("Not in this record", facts(lines)) if lines else None
 
 
 def _lead(figures: Figures) -> list[object]:
@@ -86,7 +107,9 @@ def _costs(figures: Figures, last: Point) -> list[tuple[str, str, str]]:
         ("measured time", duration(last.seconds), f"{duration(last.seconds / rounds)} a round")
     ]
     if last.virtual is not None:
-        each = f"{duration(last.virtual / rounds)} a round"
+        spent = finite(figures.curve(READS["work of the devices"]))
+        worked = f"; devices worked {duration(sum(spent))}" if spent else ""
+        each = f"{duration(last.virtual / rounds)} a round{worked}"
         found.append(("virtual time", duration(last.virtual), each))
     up = sum(record.bytes_up for record in figures.records)
     down = sum(record.bytes_down for record in figures.records)
@@ -119,14 +142,17 @@ def _time(figures: Figures) -> Markup:
     colours = {part: i for i, part in enumerate(parts)}
     whole = sum(parts.values())
     said = [
-        (f"{part} {100 * seconds / whole:.3g} %, {duration(seconds)}", f"bar f{colours[part]}")
-        for part, seconds in parts.items()
+        (_share(part, seconds, whole), f"bar f{colours[part]}") for part, seconds in parts.items()
     ]
     stack = Stack(name="time a round", colours=colours, units=TIMES, rows="seconds", legend=False)
     bars = stacked(figures.points, lambda point: _merged_as(point.own, colours), stack)
-    words = "; ".join(f"{part}: {PARTS[part]}" for part in parts if PARTS.get(part))
-    line = f"Of the rounds that finished, as the server measured it. {words}"
+    line = "Of the rounds that finished, as this run's server measured it."
     return section(title, about(line), shares(parts, colours), legend(said), bars)
+
+
+def _share(part: str, seconds: float, whole: float) -> str:
+    words = f" ({PARTS[part]})" if PARTS.get(part) else ""
+    return f"{part}{words}: {100 * seconds / whole:.3g} %, {duration(seconds)}"
 
 
 def _merged(totals: Mapping[str, float]) -> dict[str, float]:
@@ -147,7 +173,7 @@ def _merged_as(own: Mapping[str, float], colours: Mapping[str, int]) -> dict[str
 
 
 def _versions(figures: Figures) -> str:
-    found = figures.run.config.get(READS["versions"])
+    found = figures.recorded(READS["versions"])
     if not isinstance(found, Mapping):
         return f"not recorded; this page was made by umbel {__version__}"
     return ", ".join(f"{name} {version}" for name, version in found.items())
@@ -157,8 +183,8 @@ def _run(figures: Figures) -> Markup:
     """Return the section about what the run was: settings, digest, record."""
     said: list[tuple[str, object]] = [("secure aggregation", figures.run.security)]
     for key in ("tier", "hand-over"):
-        both = filter(None, (figures.said(key), figures.said(f"{key}, why")))
-        said.append((key, ": ".join(both) or "not recorded"))
+        words = figures.said(f"{key}, why") or figures.said(key)
+        said += [(key, words)] if words else []
     said.append(("versions", _versions(figures)))
     if figures.points:
         last = figures.points[-1]

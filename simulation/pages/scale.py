@@ -14,6 +14,8 @@ SIZES = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12))
 _LOG_FROM = 30.0
 """Largest over smallest value from which a loss is drawn on a logarithmic axis."""
 _LARGE = 1e5
+_ROOM = 0.5
+"""Of a step: how far a first tick must be from the beginning for that to be a tick, too."""
 _FEW_POWERS = 4
 """Powers of ten up to which a logarithmic axis has ticks between them."""
 _EXACT, _THOUSAND, _TINY = 1e15, 1000, 1e-4
@@ -75,11 +77,13 @@ class Scale:
         last = math.ceil(high / step - 1e-9)
         start, end = (low, high) if tight else (first * step, last * step)
         start, end = max(start, limits[0]), min(end, limits[1])
-        ticks = (k * step for k in range(first, last + 1))
         slack = step * 1e-6
-        return cls(
-            start, end, tuple(t for t in ticks if start - slack <= t <= end + slack), unit, factor
-        )
+        ticks = [
+            t for k in range(first, last + 1) if start - slack <= (t := k * step) <= end + slack
+        ]
+        if whole and ticks and start == int(start) and ticks[0] - start >= step * _ROOM:
+            ticks.insert(0, start)
+        return cls(start, end, tuple(ticks), unit, factor)
 
     @classmethod
     def positive(cls, values: Sequence[float]) -> Self:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .bars import MOST, strip
 from .blocks import about, figure, section, table
-from .clients import OUTCOMES
+from .clients import COLOURS
 from .figures import GROUPS, PASSING
 from .learning import axis
 from .plots import ranked
@@ -78,7 +78,7 @@ def _picture(figures: Figures, marks: Counter[tuple[str, int]], kinds: Counter[s
 
 
 def _colour(name: str) -> int:
-    return OUTCOMES.get(GROUPS.get(name, ""), _FAILURE if name.startswith("attempt ") else _OTHER)
+    return COLOURS.get(GROUPS.get(name, ""), _FAILURE if name.startswith("attempt ") else _OTHER)
 
 
 def _reasons(events: Sequence[Event]) -> list[Markup]:
