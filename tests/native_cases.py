@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,11 +38,12 @@ class Ragged(Task):
         loss: str = "cross_entropy",
         optimizer: Optimizer = SGD(lr=0.1),  # noqa: B008 - frozen
         dtype: Any = np.float32,
+        sizes: Sequence[int] = SIZES,
     ) -> None:
         self.make, self.loss, self.optimizer = make, loss, optimizer
         rng = np.random.Generator(np.random.Philox(11))
         self.pairs: list[tuple[NDArray[Any], NDArray[Any]]] = []
-        for size in SIZES:
+        for size in sizes:
             x = rng.normal(size=(size, *shape)).astype(dtype)
             classes = rng.integers(0, outputs, size)
             y = classes if loss == "cross_entropy" else rng.normal(size=(size, outputs))
@@ -56,13 +58,20 @@ class Ragged(Task):
         return self.pairs[site.partition or 0]
 
 
+def tensors(task: Ragged) -> Ragged:
+    """Return the task with its examples as tensors, for a model of torch."""
+    torch = sys.modules["torch"]
+    task.pairs = [tuple(torch.from_numpy(part) for part in pair) for pair in task.pairs]
+    return task
+
+
 def work_of(task: Task, clients: Sequence[int] = range(len(SIZES)), **other: Any) -> Work:
     """Return one round of everybody from the model of seed 3."""
     start = TaskTrainer(task).arrays(3)
     numbers = Settings(round=2, seed=7, **other.pop("numbers", {}))
     return Work(
         clients=np.asarray(clients, np.int64),
-        partitions=len(SIZES),
+        partitions=max(len(SIZES), len(clients)),
         models=[start],
         settings=numbers,
         **other,

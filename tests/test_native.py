@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,15 +17,11 @@ from umbel import MLP  # noqa: E402
 from umbel.simulation.engine.loop import Loop  # noqa: E402
 from umbel.simulation.engine.work import Verdict, Work  # noqa: E402
 from umbel.simulation.native.tier import NativeTier, tier  # noqa: E402
-from umbel.tests.native_cases import SIZES, Ragged, loop, mean, work_of  # noqa: E402
+from umbel.strategies.trainer import Settings  # noqa: E402
+from umbel.tests.native_cases import SIZES, Ragged, loop, mean, tensors, work_of  # noqa: E402
 
-
-class Tensors(Ragged):
-    """The same examples as tensors."""
-
-    def train_data(self, site: Any) -> Any:
-        """Return one client's examples."""
-        return tuple(torch.from_numpy(part) for part in super().train_data(site))
+TINY = np.float32(2.0**-140)
+"""A denormal."""
 
 
 def perceptron() -> Any:
@@ -31,18 +29,18 @@ def perceptron() -> Any:
 
 
 @pytest.fixture(scope="module")
-def task() -> Tensors:
-    return Tensors(perceptron, (20,), 5)
+def task() -> Ragged:
+    return tensors(Ragged(perceptron, (20,), 5))
 
 
 @pytest.fixture(scope="module")
-def native(task: Tensors) -> Any:
+def native(task: Ragged) -> Any:
     made = tier(task, task.pairs[0], 2)
     yield made
     made.close()
 
 
-def test_parameters_and_losses_are_those_of_torch(task: Tensors, native: NativeTier) -> None:
+def test_parameters_and_losses_are_those_of_torch(task: Ragged, native: NativeTier) -> None:
     work = work_of(task, numbers={"epochs": 2}, evaluate=True)
     expected, found = loop(task, work), native.reduce(work)
     assert np.abs(mean(expected)).max() > 1e-2  # it moved by far more than the tolerance
@@ -55,7 +53,7 @@ def test_parameters_and_losses_are_those_of_torch(task: Tensors, native: NativeT
         np.testing.assert_allclose(found.report.metrics[name], values, rtol=1e-5)
 
 
-def test_rows_are_the_clients_own_updates(task: Tensors, native: NativeTier) -> None:
+def test_rows_are_the_clients_own_updates(task: Ragged, native: NativeTier) -> None:
     work = work_of(task)
     values = native.reduce(work).total.size
     out, expected = np.empty((2, len(SIZES), values), np.float32)
@@ -66,12 +64,85 @@ def test_rows_are_the_clients_own_updates(task: Tensors, native: NativeTier) -> 
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_bits_do_not_depend_on_threads(task: Tensors, native: NativeTier, threads: int) -> None:
+def test_the_bits_do_not_depend_on_threads(task: Ragged, native: NativeTier, threads: int) -> None:
     work = work_of(task)
     other = tier(task, task.pairs[0], threads)
     digests = {hashlib.sha256(t.reduce(work).total.tobytes()).digest() for t in (native, other)}
     other.close()
     assert len(digests) == 1
+
+
+def test_the_shuffle_is_that_of_a_device(native: NativeTier, task: Ragged) -> None:
+    """Hundreds of examples in batches of three: another order gives another model."""
+    long = tensors(Ragged(perceptron, (20,), 5, sizes=(300,)))
+    numbers = Settings(seed=2**70, round=123_456_789, epochs=2, batch_size=3, lr=0.5)
+    work = replace(work_of(long, [0]), settings=numbers)
+    native.task = long
+    try:
+        found = mean(native.reduce(work))
+    finally:
+        native.task = task
+    np.testing.assert_allclose(found, mean(loop(long, work)), rtol=0, atol=1e-5)
+    other = replace(work, settings=replace(numbers, seed=1))
+    assert np.abs(found - mean(loop(long, other))).max() > 1e-2
+
+
+def convolutional() -> Any:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 20, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(20, 16, 1), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(16 * 2 * 2, 10)),
+    )
+
+
+def test_a_convolutional_model_is_torchs_for_any_threads() -> None:
+    task = tensors(Ragged(convolutional, (1, 16, 16), 10))
+    work, digests = work_of(task), set()
+    for threads in (1, 2, 3):
+        made = tier(task, task.pairs[0], threads)
+        found = made.reduce(work)
+        digests.add(hashlib.sha256(found.total.tobytes()).digest())
+        made.close()
+    expected = mean(loop(task, work))
+    assert np.abs(expected).max() > 1e-3
+    np.testing.assert_allclose(mean(found), expected, rtol=0, atol=1e-6)
+    assert len(digests) == 1
+
+
+def dropped() -> Any:
+    return nn.Sequential(nn.Dropout(0.25), nn.Linear(4096, 1, bias=False), nn.Dropout(0.0))
+
+
+def test_dropout_is_keyed_by_client_and_not_by_thread() -> None:
+    """From weights of zero one step shows the mask: lr * 2 * x / (1 - rate) where a value lives."""
+    task = tensors(Ragged(dropped, (4096,), 1, loss="mse", sizes=(1,) * 12))
+    for x, y in task.pairs:
+        x[...], y[...] = 1, 1
+    work = work_of(task, range(12))
+    work.models[0]["1.weight"][...] = 0
+    rows = np.empty((3, 12, 4096), np.float32)
+    for threads, out in enumerate(rows, 1):
+        made = tier(task, task.pairs[0], threads)
+        made.rows(work, out)
+        made.close()
+    np.testing.assert_array_equal(rows[0], rows[1])
+    np.testing.assert_array_equal(rows[0], rows[2])
+    lives = rows[0] != 0
+    np.testing.assert_allclose(rows[0][lives], 0.1 * 2 / 0.75, rtol=1e-6)
+    spread = np.sqrt(0.25 * 0.75 / 4096)
+    assert np.abs(lives.mean(axis=1) - 0.75).max() < 5 * spread
+    together = (lives[:-1] & lives[1:]).mean(axis=1)  # of two clients: independent
+    assert np.abs(together - 0.75**2).max() < 5 * spread
+
+
+def test_small_numbers_are_still_numbers_after_loading(native: NativeTier) -> None:
+    """No flush-to-zero, here and in a thread that starts later."""
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.append(float(TINY * np.float32(0.5))))
+    thread.start()
+    thread.join()
+    assert native.name == "T0"
+    assert found == [float(TINY) / 2] == [float(TINY * np.float32(0.5))] != [0.0]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -87,9 +158,9 @@ def test_a_numpy_model_needs_no_torch_layers(dtype: Any) -> None:
 
 
 def test_a_client_that_diverges_is_named_and_not_in_the_sum(
-    task: Tensors, native: NativeTier
+    task: Ragged, native: NativeTier
 ) -> None:
-    spoilt = Tensors(perceptron, (20,), 5)
+    spoilt = tensors(Ragged(perceptron, (20,), 5))
     spoilt.pairs[1][0][0, 0] = np.inf
     native.task = spoilt
     try:
@@ -102,8 +173,8 @@ def test_a_client_that_diverges_is_named_and_not_in_the_sum(
     assert found.weight == sum(SIZES) - SIZES[1]
 
 
-def test_a_label_outside_the_classes_costs_that_client(task: Tensors, native: NativeTier) -> None:
-    wrong = Tensors(perceptron, (20,), 5)
+def test_a_label_outside_the_classes_costs_that_client(task: Ragged, native: NativeTier) -> None:
+    wrong = tensors(Ragged(perceptron, (20,), 5))
     wrong.pairs[3][1][4] = 5
     native.task = wrong
     try:
@@ -115,7 +186,7 @@ def test_a_label_outside_the_classes_costs_that_client(task: Tensors, native: Na
     assert report.weights.tolist() == [12, 7, 1, 0, 10]
 
 
-def test_bounds_of_norm_and_size_are_verdicts(task: Tensors, native: NativeTier) -> None:
+def test_bounds_of_norm_and_size_are_verdicts(task: Ragged, native: NativeTier) -> None:
     rows = np.empty((len(SIZES), native.reduce(work_of(task)).total.size), np.float32)
     native.rows(work_of(task), rows)
     norms = np.linalg.norm(rows.astype(np.float64), axis=1)
@@ -126,7 +197,7 @@ def test_bounds_of_norm_and_size_are_verdicts(task: Tensors, native: NativeTier)
 
 
 def test_each_client_starts_from_its_model_in_its_own_round(
-    task: Tensors, native: NativeTier
+    task: Ragged, native: NativeTier
 ) -> None:
     one, two = work_of(task, [3], launches=np.array([5])), work_of(task, [4])
     other = {name: array * np.float32(0.5) for name, array in two.models[0].items()}

@@ -56,13 +56,27 @@ struct Chain {
     }
 };
 
-// Inputs: one row of numbers an example.
-template <int COUNT>
+// Inputs: COUNT values an example, filled up to WIDE.
+template <int COUNT, int WIDE>
 struct Rows {
     typedef Real Source;
-    static constexpr int XS = COUNT, SOURCE = COUNT;
+    static constexpr int XS = WIDE, SOURCE = COUNT;
     static bool take(const Source* from, Real* to) {
         std::memcpy(to, from, COUNT * sizeof(Real));
+        return true;
+    }
+};
+
+// An image that comes as (channels, height, width) and lies channels last, CS values a pixel.
+template <int C, int H, int W, int CS>
+struct Image {
+    typedef Real Source;
+    static constexpr int XS = H * W * CS, SOURCE = C * H * W;
+    static bool take(const Source* from, Real* to) {
+        if constexpr (C == 1 && CS == 1) std::memcpy(to, from, SOURCE * sizeof(Real));
+        else
+            for (int c = 0; c < C; c++)
+                for (int i = 0; i < H * W; i++) to[i * CS + c] = from[c * H * W + i];
         return true;
     }
 };

@@ -58,7 +58,8 @@ class Reader:
             raise _refused("a pair (inputs, targets)", type(data).__name__)
         x, y = np.asarray(data[0]), np.asarray(data[1])
         if x.dtype != self.inputs:
-            if not self.casts:
+            whole = self.inputs.kind == "i" and x.dtype.kind in "iu"
+            if not self.casts and not whole:
                 raise _refused(f"inputs of dtype {self.inputs}", x.dtype)
             x = x.astype(self.inputs)
         if x.shape[1:] != self.shape:

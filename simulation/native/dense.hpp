@@ -1,10 +1,5 @@
 // Linear: y = x W + b, with an optional ReLU. W lies [IN][padded(OUT)], b after it.
 
-constexpr int split(int total, int most) {  // the size of the most equal blocks of at most `most`
-    const int n = (total + most - 1) / most;
-    return (total + n - 1) / n;
-}
-
 template <int IN, int XS, int OUT, bool BIAS, bool RELU>
 struct Linear {
     static constexpr int YS = padded(OUT), COLS = YS / V;

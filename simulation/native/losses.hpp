@@ -41,7 +41,7 @@ struct CrossEntropy {
 template <int OUT, int XS>
 struct SquaredError {
     typedef Real Target;
-    static constexpr int TARGETS = OUT;
+    static constexpr int TARGETS = OUT, CLASSES = 0;
 
     template <bool GRADIENT>
     static Found run(Real* out, const Target* targets, int n) {

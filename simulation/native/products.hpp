@@ -1,5 +1,10 @@
 // Matrix products by tiles of registers: R rows times C vectors, sizes known when compiled.
 
+constexpr int split(int total, int most) {  // the size of the most equal blocks of at most `most`
+    const int n = (total + most - 1) / most;
+    return (total + n - 1) / n;
+}
+
 // acc[r][c] += sum over k < K of a[r * LDA + k] * b[k * LDB + c-th vector]
 template <int R, int C, int K, int LDA, int LDB>
 INLINE void multiply(Vec (&acc)[R][C], const Real* a, const Real* b) {
@@ -47,4 +52,12 @@ INLINE void row_blocks(int total, F&& f) {
     for (; i + SIZE <= total; i += SIZE) f(i, std::integral_constant<int, SIZE>{});
     if constexpr (SIZE > 1)
         if (i < total) rest<SIZE - 1>(i, total - i, f);
+}
+
+// As `blocks`, but where a block begins is known when compiled too.
+template <int TOTAL, int SIZE, int AT = 0, class F>
+INLINE void parts(F&& f) {
+    constexpr int size = std::min(SIZE, TOTAL - AT);
+    f(std::integral_constant<int, AT>{}, std::integral_constant<int, size>{});
+    if constexpr (AT + size < TOTAL) parts<TOTAL, SIZE, AT + size>(f);
 }

@@ -17,7 +17,7 @@ import numpy as np
 from . import building
 from .bindings import Pool
 from .cohort import Reader
-from .net import Net, Unsupported
+from .net import Embedding, Net, Unsupported
 from .numpy_layers import layers_of
 from .running import Running
 from .source import Generated, generate
@@ -132,7 +132,9 @@ class NativeTier:
         """Return what the kernels read of examples."""
         outputs = next(iter(self._made.values()))[0].outputs
         targets = 0 if self.net.loss == "cross_entropy" else outputs
-        return Reader(self.net.shape, self.dtype, self.casts, targets)
+        numbers = isinstance(self.net.layers[0], Embedding)
+        inputs = np.dtype(np.int64) if numbers else self.dtype
+        return Reader(self.net.shape, inputs, self.casts, targets)
 
     def pool(self, optimizer: Optimizer, mu: float, names: tuple[str, ...]) -> Pool:
         """Return the threads that run an optimiser's kernels over models in this order of arrays.

@@ -11,7 +11,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from .net import Flatten, Layer, Linear, ReLU, Unsupported
+from .net import (
+    GELU,
+    AvgPool2d,
+    Conv2d,
+    Dropout,
+    Embedding,
+    Flatten,
+    GroupNorm,
+    Layer,
+    LayerNorm,
+    Linear,
+    MaxPool2d,
+    ReLU,
+    Tanh,
+    Unsupported,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,14 +40,15 @@ def layers_of(model: nn.Module) -> tuple[tuple[Layer, ...], bool]:
     Raises:
         Unsupported: Something has no kernel.
     """
-    double = _check_arrays(model)
+    if not isinstance(model, nn.Sequential):
+        raise Unsupported("task.model()", "an nn.Sequential", type(model).__name__)
     found: list[Layer] = []
     for name, module in _leaves(model, ""):
         read = READERS.get(type(module))
         if read is None:
             raise Unsupported(_where(name), "a layer that has a kernel", type(module).__name__)
         found += read(name, module)
-    return tuple(found), double
+    return tuple(found), _double(model)
 
 
 def _leaves(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
@@ -48,10 +64,8 @@ def _leaves(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
             yield from _leaves(child, f"{name}.{key}" if name else key)
 
 
-def _check_arrays(model: nn.Module) -> bool:
+def _double(model: nn.Module) -> bool:
     """Check parameters and buffers; return whether they are of float64."""
-    if not isinstance(model, nn.Sequential):
-        raise Unsupported("task.model()", "an nn.Sequential", type(model).__name__)
     for name, _ in model.named_buffers():
         raise Unsupported(f"model: {name}", "no buffers", "a buffer")
     seen: dict[int, str] = {}
@@ -65,6 +79,8 @@ def _check_arrays(model: nn.Module) -> bool:
         if (key := parameter.data_ptr()) in seen:
             raise Unsupported(f"model: {name}", "an array of its own", f"that of {seen[key]}")
         seen[key] = name
+    if not seen:
+        raise Unsupported("model", "a layer with parameters", "none")
     if kinds not in ({torch.float32}, {torch.float64}):
         raise Unsupported(
             "model", "parameters in float32, or all in float64", ", ".join(sorted(map(str, kinds)))
@@ -95,9 +111,110 @@ def _flatten(name: str, module: Any) -> list[Layer]:
     return [Flatten(name=name)]
 
 
+def _conv2d(name: str, module: Any) -> list[Layer]:
+    _option(name, module, "stride", (1, 1), module.stride)
+    _option(name, module, "dilation", (1, 1), module.dilation)
+    _option(name, module, "groups", 1, module.groups)
+    _option(name, module, "padding_mode", "zeros", module.padding_mode)
+    height, width = kernel = module.kernel_size
+    padding = (0, 0) if module.padding == "valid" else module.padding
+    if padding == "same":
+        if not (height % 2 and width % 2):
+            _option(name, module, "padding='same', kernel_size", "odd sizes", kernel)
+        padding = (height // 2, width // 2)
+    if padding[0] >= height or padding[1] >= width:
+        _option(name, module, "padding", f"below {kernel}", padding)
+    return [
+        Conv2d(
+            name=name,
+            inputs=module.in_channels,
+            outputs=module.out_channels,
+            kernel=kernel,
+            padding=padding,
+            bias=module.bias is not None,
+        )
+    ]
+
+
+def _max_pool2d(name: str, module: Any) -> list[Layer]:
+    _option(name, module, "dilation", (1, 1), _pair(module.dilation))
+    _option(name, module, "ceil_mode", False, module.ceil_mode)
+    _option(name, module, "return_indices", False, module.return_indices)
+    kernel, stride = _pair(module.kernel_size), _pair(module.stride)
+    return [MaxPool2d(name=name, kernel=kernel, stride=stride, padding=_pair(module.padding))]
+
+
+def _avg_pool2d(name: str, module: Any) -> list[Layer]:
+    _option(name, module, "ceil_mode", False, module.ceil_mode)
+    _option(name, module, "divisor_override", None, module.divisor_override)
+    return [
+        AvgPool2d(
+            name=name,
+            kernel=_pair(module.kernel_size),
+            stride=_pair(module.stride),
+            padding=_pair(module.padding),
+            counts_padding=module.count_include_pad,
+        )
+    ]
+
+
+def _group_norm(name: str, module: Any) -> list[Layer]:
+    affine = module.weight is not None
+    return [
+        GroupNorm(
+            name=name,
+            groups=module.num_groups,
+            channels=module.num_channels,
+            eps=module.eps,
+            affine=affine,
+            bias=module.bias is not None,
+        )
+    ]
+
+
+def _layer_norm(name: str, module: Any) -> list[Layer]:
+    return [
+        LayerNorm(
+            name=name,
+            shape=tuple(module.normalized_shape),
+            eps=module.eps,
+            affine=module.weight is not None,
+            bias=module.bias is not None,
+        )
+    ]
+
+
+def _embedding(name: str, module: Any) -> list[Layer]:
+    for option in ("padding_idx", "max_norm"):
+        _option(name, module, option, None, getattr(module, option))
+    for option in ("scale_grad_by_freq", "sparse"):
+        _option(name, module, option, False, getattr(module, option))
+    return [Embedding(name=name, rows=module.num_embeddings, size=module.embedding_dim)]
+
+
+def _dropout(name: str, module: Any) -> list[Layer]:
+    if module.p == 1:
+        _option(name, module, "p", "below 1", module.p)
+    return [Dropout(name=name, rate=float(module.p))] if module.p else []
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    """Return height and width where one number stands for both."""
+    return (value, value) if isinstance(value, int) else tuple(value)
+
+
 READERS: dict[type[nn.Module], Callable[[str, Any], list[Layer]]] = {
     nn.Linear: _linear,
     nn.ReLU: lambda name, _: [ReLU(name=name)],
+    nn.Tanh: lambda name, _: [Tanh(name=name)],
+    nn.GELU: lambda name, module: [GELU(name=name, tanh=module.approximate == "tanh")],
+    nn.Dropout: _dropout,
     nn.Identity: lambda _name, _: [],
     nn.Flatten: _flatten,
+    nn.Conv2d: _conv2d,
+    nn.MaxPool2d: _max_pool2d,
+    nn.AvgPool2d: _avg_pool2d,
+    nn.GroupNorm: _group_norm,
+    nn.LayerNorm: _layer_norm,
+    nn.Embedding: _embedding,
 }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <memory>
 #include <new>
@@ -20,6 +21,9 @@
 #include <tuple>
 #include <utility>
 #include <vector>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 typedef REAL Real;
 constexpr int V = LANES;

@@ -28,7 +28,6 @@ struct Worker {
     Order order;
 
     void begin(const Plan& plan) {
-        net.reserve(plan.batch);
         p.resize(Net::PARAMS);
         g.resize(FUSED ? 1 : Net::PARAMS);
         if (!FUSED) first.resize(Net::PARAMS);
@@ -40,6 +39,7 @@ struct Worker {
     void run(const Plan& plan, int64_t index, const Real* start, const int32_t* places) {
         const Client& c = plan.table[index];
         double loss = 0;
+        net.reserve(std::min(plan.batch, c.count));
         if (plan.evaluate && !evaluate(plan, index, c, start)) return fail(plan, index);
         std::memcpy(p.at, start, Net::PARAMS * sizeof(Real));
         if (!epochs(plan, index, c, start, loss)) return fail(plan, index);
