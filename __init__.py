@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .server.flower_server_app import server_app
     from .server.flower_train import train
     from .simulation.federation import Result
+    from .simulation.flower_simulate import FlowerOptions, run_simulation
     from .simulation.run import Options, simulate
     from .strategies.flower_fedavg import FedAvg
     from .strategies.flower_fedopt import FedAdagrad, FedAdam, FedAdamW, FedAvgM, FedYogi
@@ -58,6 +59,7 @@ __all__ = [
     "FedMedian",
     "FedTrimmedAvg",
     "FedYogi",
+    "FlowerOptions",
     "GeometricMedian",
     "Krum",
     "LogisticRegression",
@@ -76,6 +78,7 @@ __all__ = [
     "Task",
     "UmbelError",
     "client_app",
+    "run_simulation",
     "secure",
     "server_app",
     "simulate",
@@ -88,6 +91,7 @@ _HOMES = {
     "server.flower_server_app": "server_app",
     "server.flower_train": "train",
     "simulation.federation": "Result",
+    "simulation.flower_simulate": "FlowerOptions run_simulation",
     "simulation.run": "Options simulate",
     "strategies.flower_fedavg": "FedAvg",
     "strategies.flower_fedopt": "FedAdagrad FedAdam FedAdamW FedAvgM FedYogi",

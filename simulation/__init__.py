@@ -4,6 +4,8 @@ In one process       run.py is `simulate`, federation.py its parties, link.py wh
                      bytes, drops.py loses some on purpose; seats.py has a tier train what their
                      sessions send, remembered.py checks once what a thousand check; cli.py is
                      `umbel simulate`, report.py what a person sees of it.
+A Flower app         flower_simulate.py runs one as it is, over the Grid of engine/;
+                     flower_history.py is its record, flower_simulate_cli.py its lines.
 As processes         up_cli.py is `umbel up`, up_plan.py what it will do, flower_up.py brings up
                      the servers and what flower_programs.py adds; flower_run.py is one run on
                      that; up_report.py is its summary. dev_federation.py makes CA, devices and

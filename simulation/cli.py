@@ -20,6 +20,7 @@ from ..clients.policy import Policy
 from ..host.answer_form import Form, Format
 from ..protocol.errors import SettingsError
 from ..server.run_config import from_environment, parsed
+from ..strategies.app import is_plain_flower
 from ..strategies.robust_rules import kernels
 
 if TYPE_CHECKING:
@@ -96,7 +97,10 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
     ] = None,
     form: Form = Format.TEXT,
 ) -> None:
-    """Run an app's federation in one process: real protocol, throw-away CA, no network."""
+    """Run an app's federation in one process: real protocol, throw-away CA, no network.
+
+    A Flower app without a umbel Task runs as it is, its ClientApp in worker processes, unmasked.
+    """
     no_core_dumps()  # the keys of every client are in this process
     options = Options(
         clients=clients,
@@ -110,6 +114,16 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         run=run_id,
         init=init,
     )
+    _simulate(directory, options, form)
+
+
+def _simulate(directory: Path, options: Options, form: Format) -> None:
+    """Run an app by its kind, and say what came of it."""
+    if is_plain_flower(directory):
+        from .flower_simulate_cli import run_flower  # noqa: PLC0415 - only such an app needs flwr
+
+        run_flower(directory, options, form)
+        return
     result = _watched(plan(directory, options), form)
     typer.echo(
         report.summary(result) if form is Format.TEXT else json.dumps(report.as_json(result))

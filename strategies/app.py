@@ -13,7 +13,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .task import Task
 from .trainer import TaskTrainer
@@ -69,25 +69,79 @@ class AppRef:
         return AppRef(self.directory, name, self.settings)
 
 
+class Components(NamedTuple):
+    """The halves of a Flower app, each `package.module:attribute`, and its simulation's size."""
+
+    server: str
+    client: str
+    nodes: int | None
+    """`num-supernodes` of the app's default federation; None where there is none."""
+
+
+def read_components(directory: Path) -> Components:
+    """Return what `[tool.flwr.app.components]` names.
+
+    Raises:
+        SettingsError: There is no pyproject.toml, it is no TOML, or names no two components.
+    """
+    document, file = _document(directory)
+    found = _table(document, file, "tool", "flwr", "app", "components")
+    for key in ("serverapp", "clientapp"):
+        value = found.get(key)
+        if not isinstance(value, str) or not COMPONENT.fullmatch(value):
+            where = f"{file}: tool.flwr.app.components.{key}"
+            raise SettingsError(where, "'package.module:attribute'", value)
+    return Components(found["serverapp"], found["clientapp"], _nodes(document, file))
+
+
+def is_plain_flower(directory: Path) -> bool:
+    """Tell whether a directory holds a Flower app that names no umbel Task.
+
+    Raises:
+        SettingsError: There is no pyproject.toml, or it is no TOML.
+    """
+    document, file = _document(directory)
+    components = _table(document, file, "tool", "flwr", "app", "components")
+    return "task" not in _table(document, file, "tool", "umbel") and "serverapp" in components
+
+
+def _nodes(document: Mapping[str, Any], file: Path) -> int | None:
+    """Return how many SuperNodes the app's default federation simulates."""
+    where = ("tool", "flwr", "federations")
+    name = _table(document, file, *where).get("default")
+    if not isinstance(name, str):
+        return None
+    value = _table(document, file, *where, name, "options").get("num-supernodes")
+    if value is not None and (type(value) is not int or value < 1):
+        path = ".".join((*where, name, "options", "num-supernodes"))
+        raise SettingsError(f"{file}: {path}", "an integer of 1 or more", value)
+    return value
+
+
 def read_tables(directory: Path) -> tuple[dict[str, Value], dict[str, Value]]:
     """Return the run-config that an app declares, and its `[tool.umbel]`; keys joined by dots.
 
     Raises:
         SettingsError: There is no pyproject.toml, it is no TOML, or a value is no setting.
     """
-    file = directory / "pyproject.toml"
-    try:
-        document = read_toml(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(str(file), "an app's pyproject.toml", error.strerror) from error
-    except ValueError as error:
-        raise SettingsError(str(file), "valid TOML", str(error)) from error
+    document, file = _document(directory)
     own = _table(document, file, "tool", "umbel")
     config = _table(document, file, "tool", "flwr", "app", "config")
     return (
         dict(_flat(config, f"{file}: tool.flwr.app.config", "")),
         dict(_flat(own, f"{file}: tool.umbel", "")),
     )
+
+
+def _document(directory: Path) -> tuple[dict[str, Any], Path]:
+    """Return an app's pyproject.toml, and where it is."""
+    file = directory / "pyproject.toml"
+    try:
+        return read_toml(file.read_text(encoding="utf-8")), file
+    except OSError as error:
+        raise SettingsError(str(file), "an app's pyproject.toml", error.strerror) from error
+    except ValueError as error:
+        raise SettingsError(str(file), "valid TOML", str(error)) from error
 
 
 def _component(directory: Path, key: str, value: object) -> str:
@@ -105,7 +159,7 @@ def load_task(ref: AppRef) -> Task:
         SettingsError: The attribute is missing or no task, or another app's module of that name is
             loaded already. What the module itself raises passes through.
     """
-    return _task(_load(ref), ref)
+    return _task(load(ref), ref)
 
 
 def load_trainer(ref: AppRef) -> Trainer:
@@ -116,7 +170,7 @@ def load_trainer(ref: AppRef) -> Trainer:
     Raises:
         SettingsError: As `load_task`.
     """
-    found = _load(ref)
+    found = load(ref)
     own = getattr(found, "umbel_trainer", None)
     if own is not None and not isinstance(found, type):
         made: Trainer = own()
@@ -124,8 +178,12 @@ def load_trainer(ref: AppRef) -> Trainer:
     return TaskTrainer(_task(found, ref))
 
 
-def _load(ref: AppRef) -> Any:
-    """Import the module and return the attribute that the component names."""
+def load(ref: AppRef) -> Any:
+    """Import the app's module, in this process, and return what its component names.
+
+    Raises:
+        SettingsError: As `load_task`.
+    """
     module_name, _, attribute = ref.component.partition(":")
     if str(ref.directory) not in sys.path:
         sys.path.insert(0, str(ref.directory))

@@ -11,4 +11,7 @@ Processes            pool.py is a pool of workers for any user code: pool_server
                      pool_worker.py is what one does, pool_wire.py how they are spoken to;
                      one_thread.py is for those that are forked from a caller.
                      task_tier.py is tier T3 for tasks over it, pool_task.py the workers' half.
+Flower               flower_grid.py is Flower's Grid over the pool, flower_callee.py the workers'
+                     half, flower_records.py what they send each other; spill.py keeps what nodes
+                     remember.
 """

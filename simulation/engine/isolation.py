@@ -47,19 +47,23 @@ def cause(error: Refused) -> str:
 
 
 @contextmanager
-def isolated() -> Iterator[None]:
-    """Give the global generators and torch's number of threads back as they were."""
+def isolated(*, threads: int | None = 1) -> Iterator[None]:
+    """Give the global generators and torch's number of threads back as they were.
+
+    Args:
+        threads: How many torch has inside; None for as many as it had.
+    """
     torch = sys.modules.get("torch")
     python, legacy = random.getstate(), np.random.get_state()
     tensors = None if torch is None else torch.get_rng_state()
-    threads = 1 if torch is None else torch.get_num_threads()
+    before = 1 if torch is None else torch.get_num_threads()
     try:
-        if torch is not None:
-            torch.set_num_threads(1)
+        if torch is not None and threads is not None:
+            torch.set_num_threads(threads)
         yield
     finally:
         random.setstate(python)
         np.random.set_state(legacy)
         if torch is not None:
             torch.set_rng_state(tensors)
-            torch.set_num_threads(threads)
+            torch.set_num_threads(before)

@@ -149,7 +149,7 @@ class Pool:
         """
         if type(workers) is not int or workers < 1:
             raise SettingsError("workers", "1 or more", workers)
-        self.shelf = Shelf(Path(tempfile.gettempdir()), lambda _kind, line: _say(line))
+        self.shelf = Shelf(Path(tempfile.gettempdir()), lambda _kind, _line: None)
         self._heads = self.shelf.create(workers * HEAD * 8, "heads")
         self.heads = self._heads.array("int64").reshape(workers, HEAD)
         """What each worker writes of itself: see `pool_worker`."""
@@ -374,7 +374,3 @@ def _reap(child: subprocess.Popen[bytes] | int) -> None:
     except subprocess.TimeoutExpired:  # it is in the app's import
         child.kill()
         child.wait()
-
-
-def _say(line: str) -> None:
-    print(f"umbel: {line}", file=sys.stderr)
