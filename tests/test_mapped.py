@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import math
+import mmap
+import os
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -213,3 +218,31 @@ def test_a_million_clients_and_more_than_memory(written: Path) -> None:
     inputs, targets = data.client(clients - 1)
     assert (data.clients, inputs.shape, targets.shape) == (clients, (rows, 1000), (rows,))
     assert not inputs.any()
+
+
+def _resident(array: np.ndarray[Any, Any]) -> float:
+    """Return the share of an array's pages that are in memory (mincore, Linux)."""
+    first = array.ctypes.data & -mmap.PAGESIZE
+    pages = -(-(array.ctypes.data + array.nbytes - first) // mmap.PAGESIZE)
+    found = (ctypes.c_ubyte * pages)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mincore(ctypes.c_void_p(first), ctypes.c_size_t(pages * mmap.PAGESIZE), found) == 0
+    return sum(state & 1 for state in found) / pages
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux which pages are in memory")
+def test_asking_for_a_client_has_its_rows_read(tmp_path: Path) -> None:
+    rows = np.ones((4000, 1024), np.float32)
+    parts = np.array_split(np.arange(4000), 8)
+    ClientData.of(rows, np.zeros(4000, np.int64), parts).write(tmp_path / "set")
+    data = ClientData.open(tmp_path / "set")
+    with (tmp_path / "set" / "inputs.npy").open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if _resident(data.inputs) > 0.5:
+        pytest.skip("this file system keeps its files in memory")
+    inputs, _ = data.client(5)
+    end = time.monotonic() + 30
+    while _resident(inputs) < 1 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert _resident(inputs) == 1
+    assert _resident(data.inputs[:500]) < 0.2  # the pages after the head, which was read

@@ -7,8 +7,9 @@
 
 What a client gets is a slice, so a million registered clients cost their offsets, 8 bytes each, and
 a set may be larger than memory: only pages that somebody trains on are read, and processes on one
-machine share them. Files are numpy's own format (NEP 1) without objects: nothing in them is run.
-`ClientData.of` has the same in memory.
+machine share them. A client's pages are asked for when its slice is: who asks for all clients of a
+cohort before the first trains waits for the disk once (docs/decisions/0104). Files are numpy's own
+format (NEP 1) without objects: nothing in them is run. `ClientData.of` has the same in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import tempfile
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
 
 import numpy as np
 
@@ -52,6 +53,7 @@ class ClientData:
     targets: NDArray[Any] = field(repr=False)
     offsets: NDArray[np.int64] = field(repr=False)
     """Shape (clients + 1,), from 0 to `examples`, never falling."""
+    _maps: tuple[_Map, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         """Check that the three belong together.
@@ -93,14 +95,16 @@ class ClientData:
             StateError: It is no such set, or a damaged one.
         """
         sums, again = _sums(directory), "make the set again"
-        inputs, targets, offsets = (_mapped(directory / f"{name}.npy") for name in NAMES)
+        (inputs, *its), (targets, *others), (offsets, _) = (
+            _mapped(directory / f"{name}.npy") for name in NAMES
+        )
         for name in NAMES if verify else ():
             path = directory / f"{name}.npy"
             if (found := _digest(path)) != sums[name]:
                 raise StateError(str(path), f"SHA-256 {sums[name][:16]}…", found[:16] + "…", again)
         if wrong := _unfit(inputs, targets, offsets):
             raise StateError(str(directory), *wrong, again)
-        return cls(inputs, targets, offsets)
+        return cls(inputs, targets, offsets, (*its, *others))
 
     @property
     def clients(self) -> int:
@@ -121,7 +125,9 @@ class ClientData:
         """
         if not 0 <= index < self.clients:
             raise SettingsError("client", f"an index below {self.clients}", index)
-        start, stop = self.offsets[index : index + 2]
+        start, stop = self.offsets[index : index + 2].tolist()
+        for one in self._maps:
+            one.fetch(start, stop)
         return self.inputs[start:stop], self.targets[start:stop]
 
     def write(self, directory: Path) -> None:
@@ -303,7 +309,24 @@ def _sums(directory: Path) -> dict[str, str]:
     return sums
 
 
-def _mapped(path: Path) -> NDArray[Any]:
+class _Map(NamedTuple):
+    """A mapped file of rows."""
+
+    view: mmap.mmap
+    first: int
+    """Bytes before the first row."""
+    row: int
+    """Bytes of a row."""
+
+    def fetch(self, start: int, stop: int) -> None:
+        """Have the disk read these rows while something else goes on; none of it is waited for."""
+        if stop > start and hasattr(self.view, "madvise"):
+            begin = self.first + start * self.row
+            page = begin - begin % mmap.PAGESIZE
+            self.view.madvise(mmap.MADV_WILLNEED, page, self.first + stop * self.row - page)
+
+
+def _mapped(path: Path) -> tuple[NDArray[Any], _Map]:
     """Return a read-only view of a whole file's array; no byte of it is read before it is used."""
     try:
         with path.open("rb") as file:
@@ -318,9 +341,9 @@ def _mapped(path: Path) -> NDArray[Any]:
             str(path), f"{head.nbytes} bytes in C order for {head.dtype} {head.shape}",
             len(view) - head.start,
         )  # fmt: skip
-    if not head.nbytes:
-        return np.empty(head.shape, head.dtype)
-    return np.frombuffer(view, head.dtype, offset=head.start).reshape(head.shape)
+    flat = np.frombuffer(view, head.dtype, offset=head.start) if head.nbytes else np.empty(0)
+    rows = flat.astype(head.dtype, copy=False).reshape(head.shape)
+    return rows, _Map(view, head.start, head.nbytes // max(1, head.shape[0]))
 
 
 def _plain(dtype: np.dtype[Any]) -> bool:
