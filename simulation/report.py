@@ -131,6 +131,7 @@ def summary(result: Result) -> str:
     model = newest_model(result)
     if model:
         lines.append(f"model: {model}")
+        lines.append(f"pictures: umbel runs report {result.run}")
     return "\n".join(lines)
 
 

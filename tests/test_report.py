@@ -271,6 +271,7 @@ def test_the_summary(tmp_path: Path) -> None:
             "secure aggregation: on (development CA)",
             f"run: r1 ({tmp_path})",
             f"model: {model}",
+            "pictures: umbel runs report r1",
         ]
     )
 

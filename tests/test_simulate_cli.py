@@ -61,12 +61,13 @@ def test_text_for_people(simulate: Callable[..., Run], app: Path) -> None:
     assert lines[4].startswith("evaluation of the last model  5 of 5 clients  loss 0.")
     assert lines[5] == "round  clients     loss  accuracy  seconds  survivors"
     assert all(line.endswith("  0-4") for line in lines[6:10])
-    assert lines[-4].startswith("test accuracy: 0.")
-    assert lines[-3:-1] == [
+    assert lines[-5].startswith("test accuracy: 0.")
+    assert lines[-4:] == [
         "secure aggregation: on (development CA)",
         f"run: first ({home})",
+        f"model: {home}/rounds/000003/00000-of-00001.safetensors",
+        "pictures: umbel runs report first",
     ]
-    assert lines[-1] == f"model: {home}/rounds/000003/00000-of-00001.safetensors"
 
 
 def test_a_robust_rule_says_what_it_runs_on(simulate: Callable[..., Run]) -> None:
@@ -196,7 +197,7 @@ def test_a_named_abort_is_status_3_and_one_line(simulate: Callable[..., Run]) ->
     assert "4 members tolerate 0 losses" in err
     assert err.endswith("; the model is that of round 1\n")
     assert "round 2/3  aborted: " in out
-    assert out.splitlines()[-1].endswith("rounds/000001/00000-of-00001.safetensors")
+    assert out.splitlines()[-2].endswith("rounds/000001/00000-of-00001.safetensors")
 
 
 def test_an_abort_is_in_the_json_too(simulate: Callable[..., Run]) -> None:
