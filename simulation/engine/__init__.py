@@ -3,8 +3,10 @@
 work.py is what a round asks of a tier, and what a tier hands over. verdicts.py judges an update and
 adds it in fixed point, reducing.py is a sum or rows while they fill. examples.py counts a cohort's
 examples before it trains, isolation.py is what a call of user code finds around it.
-Tiers                loop.py trains one client after another in this process. tiers.py says which a
-                     task may have, choosing.py takes the fastest by a short trial.
+Tiers                loop.py trains one client after another in this process, torch_epoch.py so by
+                     compiled steps. torch_cohort.py trains many at once, torch_stacked.py is a step
+                     of many models, torch_sums.py judges and adds their updates. tiers.py says
+                     which tiers a task may have, choosing.py takes the fastest by a short trial.
 Hand-over            hand_over.py says which runs need a row of every client, row_buffer.py is
                      where those of a robust rule lie.
 Processes            pool.py is a pool of workers for any user code: pool_server.py starts them,
