@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,10 @@ from umbel.simulation.engine.loop import Loop
 from umbel.simulation.engine.tiers import candidates
 from umbel.strategies.trainer import TaskTrainer
 from umbel.tests.engine_works import NumpyTask, work
+from umbel.tests.torch_works import TorchTask
 
 if TYPE_CHECKING:
+    from umbel import Task
     from umbel.simulation.engine.work import Reduced, Work
 
 
@@ -133,10 +136,50 @@ def test_no_tier_at_all_is_said() -> None:
         choose({"T0": Candidate(refuses)}, sample())
 
 
-def test_a_trial_leaves_nothing_behind() -> None:
-    cohort = sample()
+def test_workers_are_not_started_to_be_timed() -> None:
+    pool, probe = Named("T3"), Named("T3")
+    started: list[Named] = []
+
+    def start() -> Named:
+        started.append(pool)
+        return pool
+
+    table = {
+        "T0": Candidate(lambda: Named("T0", 0.2)),
+        "T3": Candidate(start, probe=lambda: probe, workers=3),
+    }
+    found = choose(table, sample())
+    assert found.tier is pool
+    assert probe.closed
+    assert not pool.closed
+    started.clear()
+    table = {
+        "T0": Candidate(lambda: Named("T0")),
+        "T3": Candidate(start, probe=lambda: Named("T3", 0.2), workers=3),
+    }
+    assert choose(table, sample()).name == "T0"
+    assert started == []
+
+
+@pytest.mark.parametrize(("task", "others"), [(NumpyTask, {"T1", "T2"}), (TorchTask, {"T2"})])
+def test_a_tasks_own_tiers_and_a_trial_that_leaves_nothing_behind(
+    task: type[Task], others: set[str]
+) -> None:
+    cohort = work(TaskTrainer(task()).arrays())
     before = {name: array.copy() for name, array in cohort.models[0].items()}
-    found = choose(candidates(NumpyTask(), 1), cohort)
-    total = found.tier.reduce(cohort).total
+    found = choose(candidates(task(), cohort, 2), cohort, trainings=100)
+    with closing(found.tier) as tier:
+        total = tier.reduce(cohort).total
     assert all(np.array_equal(before[name], array) for name, array in cohort.models[0].items())
-    assert np.array_equal(total, Loop(NumpyTask()).reduce(cohort).total)
+    expected = Loop(task()).reduce(cohort)
+    bound = 1e-5 * expected.weight * 2.0**expected.exponent
+    assert np.abs(total - expected.total).max() <= bound
+    assert {name for name, figure in found.figures.items() if figure.rate == 0} >= others
+    assert set(found.figures) == {"T0", "T1", "T2", "T3"}
+
+
+@pytest.mark.parametrize("wanted", ["T1", "T2"])
+def test_a_model_of_numpy_has_no_torch_tier(wanted: str) -> None:
+    table = candidates(NumpyTask(), sample(), 1)
+    with pytest.raises(SettingsError, match=f"--tier {wanted}.*an nn.Module, got 'MLP'"):
+        choose(table, sample(), wanted)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .work import Verdict
-from ...protocol.errors import Refused, SettingsError
+from ...protocol.errors import SettingsError, UmbelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,11 +42,16 @@ class Candidate(NamedTuple):
     """A tier that may train the task."""
 
     make: Callable[[], Tier]
-    """Raises `SettingsError` or `Refused` where it cannot."""
+    """Raises an `UmbelError` of one line where it cannot."""
     skip: str = ""
     """Why it is used only where it is asked for by name; empty where it is tried."""
     slow: bool = False
     """Whether to make it takes seconds to minutes."""
+    probe: Callable[[], Tier] | None = None
+    """Makes one worker's part of it in this process, to be timed in its place: workers take
+    seconds to start."""
+    workers: int = 1
+    """So many times the probe's rate is the tier's."""
 
 
 class Figure(NamedTuple):
@@ -121,7 +126,7 @@ def _forced(candidates: Mapping[str, Candidate], wanted: str, say: Callable[[str
     begin = time.perf_counter()
     try:
         tier = candidates[wanted].make()
-    except (SettingsError, Refused) as error:
+    except UmbelError as error:
         raise SettingsError(
             f"--tier {wanted}", "a task that it can train", str(error), "--tier auto takes another"
         ) from error
@@ -136,6 +141,8 @@ class _Trial:
         self.figures: dict[str, Figure] = {}
         self._sample, self._say = sample, say
         self._best: Tier | None = None
+        self._make: Callable[[], Tier] | None = None
+        """Of the best, where only its probe is there."""
 
     @property
     def _rate(self) -> float:
@@ -154,11 +161,12 @@ class _Trial:
         self._say(f"trying tier {name} ({WORDS[name]})")
         begin, tier = time.perf_counter(), None
         try:
-            tier = candidate.make()
+            tier = (candidate.probe or candidate.make)()
             _trained(tier, part(self._sample, FIRST))
             made_s = time.perf_counter() - begin
-            self.figures[name] = Figure(timed(tier, self._sample), made_s)
-        except (SettingsError, Refused) as error:
+            times = candidate.workers if candidate.probe else 1
+            self.figures[name] = Figure(times * timed(tier, self._sample), made_s)
+        except UmbelError as error:
             self.figures[name] = Figure(0.0, why=f"cannot: {error}")
             if tier is not None:
                 tier.close()
@@ -166,6 +174,7 @@ class _Trial:
         slower = tier
         if self._best is None or self.figures[name].rate > self._rate:
             slower, self._best = self._best, tier  # type: ignore[assignment]
+            self._make = candidate.make if candidate.probe else None
         if slower is not None:
             slower.close()
 
@@ -177,7 +186,11 @@ class _Trial:
         name = self._best.name
         others = [f"{other} {self.figures[other]}" for other in self.figures if other != name]
         told = f"tier {name} ({WORDS[name]}): {self.figures[name]} in a trial"
-        return Choice(self._best, "; ".join([told, *sorted(others)]), self.figures)
+        tier = self._best
+        if self._make is not None:
+            tier.close()
+            tier = self._make()
+        return Choice(tier, "; ".join([told, *sorted(others)]), self.figures)
 
 
 def timed(tier: Tier, sample: Work) -> float:

@@ -1,8 +1,9 @@
-"""Tier T3 for tasks, in this process: each client as a device would train, one after another.
+"""Tiers T3 and T1 for tasks, in this process: one client after another, as a device trains it.
 
-Slow and sure: `TaskTrainer` does here what it does on a device, with nothing replaced, so this is
-what the other tiers are compared with. User code runs behind the boundary; what it raises costs one
-client and not the round.
+Slow and sure: in T3 `TaskTrainer` does here what it does on a device, with nothing replaced, so
+this is what the other tiers are compared with. T1 is the same with steps that are compiled
+(torch_epoch.py). User code runs behind the boundary; what it raises costs one client and not the
+round.
 """
 
 from __future__ import annotations
@@ -15,30 +16,30 @@ from .isolation import TRAINING, cause, isolated, seed
 from .reducing import Rows, Sum, Tally, Trained
 from ...clients.child import boundary
 from ...protocol.errors import Refused
-from ...strategies.trainer import TaskTrainer
+from ...strategies.trainer import TaskTrainer, engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
     from .work import Reduced, Report, Work
     from ...strategies.task import Task
+    from ...strategies.trainer import Engine
 
 
 class Loop:
     """Trains one client after another."""
 
-    name = "T3"
-
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, name: str = "T3") -> None:
         """Build the task's model.
 
         Raises:
-            Refused: The task raised.
+            Refused: The task raised, or T1 cannot train it.
         """
+        self.name = name
         with boundary():
-            self.trainer = TaskTrainer(task)
+            self.trainer = TaskTrainer(task, _compiled() if name == "T1" else engine)
 
     def reduce(self, work: Work) -> Reduced:
         """Train and return the sum."""
@@ -83,3 +84,10 @@ class Loop:
             update = list(self.trainer.update(model).values())
         metrics = {name.partition(".")[2]: float(value) for name, value in found.items()}
         return Trained(update, examples.counts[index], loss, metrics)
+
+
+def _compiled() -> Callable[[Task, Any], Engine]:
+    """Return what trains in T1."""
+    from .torch_epoch import CompiledEngine  # noqa: PLC0415 - T3 runs without torch
+
+    return CompiledEngine

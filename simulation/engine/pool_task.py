@@ -41,19 +41,20 @@ SLOTS = 2
 
 def make(fields: Mapping[str, Any]) -> TaskCallee:
     """Return the callee of an app's task."""
-    return TaskCallee(load_task(AppRef(Path(fields["directory"]), fields["component"])))
+    task = load_task(AppRef(Path(fields["directory"]), fields["component"]))
+    return TaskCallee(task, fields["tier"])
 
 
 class TaskCallee:
     """Trains a task's clients."""
 
-    def __init__(self, task: Task) -> None:
-        """Build the task's model.
+    def __init__(self, task: Task, tier: str) -> None:
+        """Build the task's model, to be trained as in this tier.
 
         Raises:
-            Refused: The task raised.
+            Refused: The task raised, or the tier cannot train it.
         """
-        self._loop = Loop(task)
+        self._loop = Loop(task, tier)
 
     def begin(self, fields: Mapping[str, Any], blobs: Sequence[memoryview], me: Me) -> None:
         """Take a work and where its sums or slots are."""

@@ -1,6 +1,6 @@
-"""Tier T3 for tasks: each client as a device would train, in a pool of worker processes.
+"""Tiers T3 and T1 for tasks: each client as a device would train, in a pool of worker processes.
 
-The reference of the other tiers is the same without processes (loop.py). Sums and rows have its
+The reference of the other tiers is T3 without processes (loop.py). Sums and rows have its
 bits for any number of workers, and whatever becomes of them.
 """
 
@@ -42,18 +42,17 @@ class Counted(NamedTuple):
 class TaskTier:
     """Trains a task's clients in worker processes."""
 
-    name = "T3"
-
-    def __init__(self, app: AppRef | Task, workers: int) -> None:
+    def __init__(self, app: AppRef | Task, workers: int, name: str = "T3") -> None:
         """Start the pool: from a clean process for an app, from a fork of this one for a task.
 
         Raises:
             Refused: The app raised while it was imported.
         """
-        source: Forked | Named = Forked(lambda: TaskCallee(app))  # type: ignore[arg-type]
+        self.name = name
+        source: Forked | Named = Forked(lambda: TaskCallee(app, name))  # type: ignore[arg-type]
         if isinstance(app, AppRef):
             where = {"directory": str(app.directory), "component": app.component}
-            source = Named({"kind": "task", **where})
+            source = Named({"kind": "task", "tier": name, **where})
         self._pool = Pool(source, workers)
         self._kept: dict[str, Segment] = {}
 

@@ -10,40 +10,73 @@ import sys
 from typing import TYPE_CHECKING
 
 from .choosing import Candidate
+from .isolation import DATA, isolated, seed
 from .loop import Loop
+from .task_tier import TaskTier
 from ...clients.child import boundary
 from ...protocol.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .work import Tier
+    from .work import Tier, Work
+    from ...strategies.app import AppRef
     from ...strategies.task import Task
 
 NO_GPU = "not tried, there is no GPU and on CPUs it is rarely faster"
 
 
-def candidates(task: Task, workers: int) -> Mapping[str, Candidate]:
+def candidates(
+    task: Task, sample: Work, workers: int, app: AppRef | None = None
+) -> Mapping[str, Candidate]:
     """Return the tiers by name.
 
     Args:
-        task: What is trained.
+        task: What is trained, as it is in this process.
+        sample: Clients of the run, its first model and its numbers.
         workers: Threads or processes that train.
+        app: Where fresh processes find the task; without it they are forks of this one.
 
     Raises:
         Refused: The task raised while it made its model.
     """
     with boundary():
         model = task.model()
+    found = {
+        "T0": Candidate(lambda: _native(task, sample, workers)),
+        "T3": _pooled("T3", task, workers, app),
+    }
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
         refuse = _refuse(type(model).__name__)
-        return {"T2": Candidate(refuse), "T3": Candidate(lambda: Loop(task))}
+        return {**found, "T1": Candidate(refuse), "T2": Candidate(refuse)}
     gpu = torch.cuda.is_available()
     return {
+        **found,
+        "T1": _pooled("T1", task, workers, app),
         "T2": Candidate(lambda: _cohorts(task, workers), "" if gpu else NO_GPU),
-        "T3": Candidate(lambda: Loop(task)),
     }
+
+
+def _pooled(name: str, task: Task, workers: int, app: AppRef | None) -> Candidate:
+    """Return a tier of worker processes; one of them is timed here, in this process."""
+    return Candidate(
+        lambda: TaskTier(app or task, workers, name),
+        slow=name == "T1",
+        probe=lambda: Loop(task, name),
+        workers=workers,
+    )
+
+
+def _native(task: Task, sample: Work, workers: int) -> Tier:
+    """Return tier T0 for the shapes of the first client's examples."""
+    from ..native.tier import tier  # noqa: PLC0415 - it imports this folder's work.py
+
+    site = sample.site(0)
+    with isolated(), boundary():
+        seed(site, DATA)
+        data = task.train_data(site)
+    return tier(task, data, workers, evaluate=sample.evaluate)
 
 
 def _refuse(kind: str) -> Callable[[], Tier]:
@@ -57,6 +90,6 @@ def _refuse(kind: str) -> Callable[[], Tier]:
 
 def _cohorts(task: Task, workers: int) -> Tier:
     """Return tier T2."""
-    from .torch_cohort import Cohorts  # noqa: PLC0415 - loads torch.func
+    from .torch_cohort import Cohorts  # noqa: PLC0415 - loads torch
 
     return Cohorts(task, workers)

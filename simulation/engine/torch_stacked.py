@@ -124,29 +124,38 @@ class Stacked:
         own = tuple(drop._replace(shape=drop.shape[1:]) for drop in drops)
         return Traced(trained, own, saved.total / max(1, len(inputs)))
 
+    def mean_loss(
+        self,
+        parameters: Tensors,
+        constants: Tensors,
+        drawn: Tensors,
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        weights: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return mean and sum of the weighted losses of one batch.
+
+        Args:
+            parameters: Those that train.
+            constants: The rest of the state dict.
+            drawn: Dropout masks, as `NAME.mask`.
+            inputs: The batch.
+            targets: Of the batch.
+            weights: 1 for a row, 0 for padding.
+        """
+        state = {**constants, **parameters, **drawn}
+        outputs = functional_call(self._model, state, (inputs,))
+        total = (row_losses(outputs, targets, self.loss) * weights).sum()
+        return total / weights.sum().clamp(min=1), total.detach()
+
     def gradients(self, *, several_models: bool) -> Callable[..., tuple[Tensors, torch.Tensor]]:
-        """Return the function `(stacks, constants, masks, inputs, targets, weights)`.
+        """Return the gradients of `mean_loss` as a function of stacks, and its sums.
 
         Every argument has the clients first, constants only where they start from several models.
-        It returns the gradients of the mean loss and the sum of the rows' losses.
         """
-
-        def mean_loss(
-            parameters: Tensors,
-            constants: Tensors,
-            masks: Tensors,
-            inputs: torch.Tensor,
-            targets: torch.Tensor,
-            weights: torch.Tensor,
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            state = {**constants, **parameters, **masks}
-            outputs = functional_call(self._model, state, (inputs,))
-            total = (row_losses(outputs, targets, self.loss) * weights).sum()
-            return total / weights.sum().clamp(min=1), total.detach()
-
         dims = (0, 0 if several_models else None, 0, 0, 0, 0)
         found: Callable[..., tuple[Tensors, torch.Tensor]] = vmap(
-            grad(mean_loss, has_aux=True), in_dims=dims
+            grad(self.mean_loss, has_aux=True), in_dims=dims
         )
         return found
 
