@@ -22,4 +22,6 @@ step         step.py: the model moves by the mean; rule_steps.py, and flower_ste
 ranks        ranks.py: one and two rank processes beside the world of one.
 gpu          gpu.py: bits and rates of a CUDA device, by torch_gpu.py.
 robust       robust.py: the robust rules on one thread; flower_robust.py has the peers.
+clock        clock.py: a million clients on the virtual clock, by clock_process.py;
+             flower_clock.py is the peer.
 """
