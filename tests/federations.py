@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from umbel.server.ledger import RoundRecord
+    from umbel.strategies.trainer import Trainer
 
 APP = bytes(range(32))
 PARAMS = Params(value_range=0.5, weight_cap=40, min_members=3, min_survivors=3)
@@ -86,8 +87,11 @@ class DeviceThread:
     """One device's session in a thread."""
 
     files: DeviceFiles
-    trainer: Numbers
+    trainer: Trainer
     index: int
+    partitions: int = 10
+    seed: int | None = None
+    """Makes the rounding repeatable; a device in the field has none."""
     log: list[str] = field(default_factory=list)
     outcome: Outcome | None = None
     session: GatewaySession | None = None
@@ -100,8 +104,8 @@ class DeviceThread:
 
     def _serve(self, run: str, ticket: bytes, lease: float) -> None:
         journal = FileJournal(self.files.journal)
-        site = Site(partition=self.index, partitions=10)
-        update = Update(self.trainer, site, self.files.policy, entropy=os_entropy)
+        site = Site(partition=self.index, partitions=self.partitions)
+        update = Update(self.trainer, site, self.files.policy, entropy=os_entropy, seed=self.seed)
         device = self.files.device(update, journal, APP, self.log.append)
         try:
             self.session = GatewaySession(self.files, device, Invitation(run, ticket, lease))
@@ -125,14 +129,14 @@ class Run:
         `behind` lets a thread write, as `umbel.train` does.
         """
         self.federation, self.name = federation, name
-        self.trainer: Numbers = own.pop("trainer", Numbers())
+        self.trainer: Trainer = own.pop("trainer", Numbers())
         self.core = CoreClient.open(federation.folder, name, own.get("scheme", "A"))
         self.directory = RunDirectory.create(home, name)
         self.directory.ledger.create_run(name, "2030-01-01T00:00:00+00:00", {}, "on")
         self.records: list[RoundRecord] = []
         changes = own.pop("around", {})
         self.disk = WriteBehind(self.directory) if own.pop("behind", False) else None
-        settings = RunSettings(run=name, params=PARAMS, **{"rounds": 2, **own})
+        settings = RunSettings(run=name, **{"rounds": 2, "params": PARAMS, **own})
         declared = {phase: self.trainer.declared(phase) for phase in ("train", "evaluate")}
         around = Surroundings(
             verifier=self.core.verifier, ca=self.core.ca, app=APP,
