@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import threading
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from umbel import MLP  # noqa: E402
+from umbel.protocol import messages_pb2 as pb  # noqa: E402
+from umbel.protocol.errors import Refused  # noqa: E402
 from umbel.simulation.engine.loop import Loop  # noqa: E402
 from umbel.simulation.engine.work import Verdict, Work  # noqa: E402
 from umbel.simulation.native.tier import NativeTier, tier  # noqa: E402
@@ -211,3 +214,65 @@ def test_each_client_starts_from_its_model_in_its_own_round(
         settings=one.settings,
     )
     np.testing.assert_allclose(mean(native.reduce(both)), mean(loop(task, both)), rtol=0, atol=1e-6)
+
+
+class Drawing(Ragged):
+    """Adds noise from the global generators to its examples."""
+
+    def train_data(self, site: Any) -> Any:
+        """Return noisy examples."""
+        x, y = super().train_data(site)
+        noise = random.random() + np.random.random() + float(torch.rand(()))  # noqa: S311
+        return x + noise, y
+
+
+def test_a_task_that_draws_from_global_generators_gets_a_devices_numbers(
+    task: Ragged, native: NativeTier
+) -> None:
+    drawing = tensors(Drawing(perceptron, (20,), 5))
+    native.task, native.draws = drawing, False
+    work = work_of(drawing)
+    before = random.getstate(), torch.get_rng_state()
+    try:
+        found = native.reduce(work)
+        assert native.draws
+    finally:
+        native.task, native.draws = task, False
+    assert random.getstate() == before[0]
+    assert bool((torch.get_rng_state() == before[1]).all())
+    np.testing.assert_allclose(mean(found), mean(loop(drawing, work)), rtol=0, atol=1e-6)
+
+
+def test_a_heavy_round_takes_fewer_bits_behind_the_point(task: Ragged, native: NativeTier) -> None:
+    """2^17 examples need an exponent of 35: the first guess is found to be wrong."""
+    heavy = tensors(Ragged(perceptron, (20,), 5, sizes=(1 << 17, 3)))
+    native.task = heavy
+    work = replace(work_of(heavy, [0, 1]), settings=Settings(batch_size=1 << 14))
+    try:
+        found = native.reduce(work)
+    finally:
+        native.task = task
+    assert found.exponent == 62 - 10 - 18
+    np.testing.assert_allclose(mean(found), mean(loop(heavy, work)), rtol=0, atol=1e-6)
+
+
+def test_an_index_of_examples_is_its_own_row_whoever_failed(
+    task: Ragged, native: NativeTier
+) -> None:
+    class Raising(Ragged):
+        """One client's data cannot be read."""
+
+        def train_data(self, site: Any) -> Any:
+            """Return examples, but not of client 2."""
+            if site.partition == 2:
+                raise Refused(pb.REASON_TASK_FAILED, "no disk")
+            return super().train_data(site)
+
+    native.task = tensors(Raising(perceptron, (20,), 5))
+    try:
+        found = native.reduce(work_of(task))
+    finally:
+        native.task = task
+    assert found.report.verdicts.tolist() == [0, 0, Verdict.FAILED, 0, 0]
+    assert "no disk" in found.report.causes[2]
+    np.testing.assert_array_equal(found.total, native.reduce(work_of(task, [0, 1, 3, 4])).total)

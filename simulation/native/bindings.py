@@ -58,19 +58,18 @@ class Pool:
         """Take the models of a work; its arrays must stay until `finish` or `drop`."""
         _good(self._library.umbel_begin(self._at, ctypes.byref(plan)))
 
-    def train(self, start: int, stop: int) -> None:
-        """Train the clients in these rows of the table.
+    def add(self, start: int, stop: int) -> None:
+        """Let the threads train the clients in these rows of the table; returns at once."""
+        _good(self._library.umbel_add(self._at, start, stop))
 
-        Between slices of time Python looks at its signals: Ctrl-C ends the work, and no thread
-        touches the plan's arrays when this has returned or raised.
-        """
-        try:
-            _good(self._library.umbel_add(self._at, start, stop))
-            while not _good(self._library.umbel_help(self._at, round(1000 * SLICE_S))):
-                pass
-        except BaseException:
-            self._library.umbel_drop(self._at)
-            raise
+    def wait(self) -> None:
+        """Train too, until all that was added is done; between slices Python sees its signals."""
+        while not _good(self._library.umbel_help(self._at, round(1000 * SLICE_S))):
+            pass
+
+    def drop(self) -> None:
+        """Forget what waits, and return when no thread touches the plan's arrays any more."""
+        self._library.umbel_drop(self._at)
 
     def finish(self) -> None:
         """Write the total."""

@@ -2,12 +2,11 @@
 
 The task is asked for each client's examples in every round, as on a device, and what it raises
 costs that client. Its arrays are used where they lie, without a copy, if they are what the kernels
-read. The exponent of a sum follows from the weights of the whole cohort, so all are asked before
-the first trains; beyond `HELD` bytes they are dropped and asked for again.
+read.
 
-T3 seeds the global generators before each call (engine/isolation.py), which costs more than
-training a small model. Few tasks draw from them: so they are seeded once, and only if they have
-moved after the first cohort is each client asked again, seeded, now and in later rounds.
+T3 seeds the global generators before each call (engine/isolation.py), which takes longer than
+training a small model. Few tasks draw from them: so a cohort is asked without, and only if the
+generators have moved is each client asked again, seeded, now and in later rounds (running.py).
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .bindings import COLUMNS, pointer
-from ..engine.examples import HELD
-from ..engine.isolation import DATA, isolated, seed
+from ..engine.isolation import DATA, seed
 from ...clients.child import boundary
 from ...protocol import messages_pb2 as pb
 from ...protocol.errors import Refused
@@ -34,6 +32,10 @@ if TYPE_CHECKING:
     from ..engine.reducing import Tally
     from ..engine.work import Work
     from ...strategies.task import Task
+
+
+CHUNK = 4
+"""Clients that are handed to the threads at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,32 @@ def _refused(expected: str, got: object) -> Refused:
     return Refused(pb.REASON_TASK_FAILED, f"train_data(site): expected {expected}, got {got}")
 
 
+class Generators:
+    """Where the global generators stand."""
+
+    def __init__(self) -> None:
+        """Remember it."""
+        torch = sys.modules.get("torch")
+        self._python = random.getstate()
+        self._numpy: Any = np.random.get_state(legacy=True)
+        self._torch = None if torch is None else torch.get_rng_state()
+
+    def moved(self) -> bool:
+        """Whether somebody has drawn from one of them; then they are put back."""
+        now = Generators()
+        same = self._python == now._python and all(
+            np.array_equal(one, other) for one, other in zip(self._numpy, now._numpy, strict=True)
+        )
+        if self._torch is not None and now._torch is not None:
+            same = same and bool((self._torch == now._torch).all())
+        if not same:
+            random.setstate(self._python)
+            np.random.set_state(self._numpy)
+            if self._torch is not None:
+                sys.modules["torch"].set_rng_state(self._torch)
+        return not same
+
+
 @dataclass(slots=True)
 class Cohort:
     """The table of one work."""
@@ -100,91 +128,56 @@ class Cohort:
     reader: Reader
     work: Work
     tally: Tally
-    draws: bool
-    """Whether the task draws from global generators; set when that is seen."""
     table: NDArray[np.int64] = field(init=False)
     """Shape (clients, columns)."""
-    held: dict[int, Any] = field(init=False, default_factory=dict)
+    held: list[Any] = field(init=False, default_factory=list)
+    """What the table's addresses lead to."""
+    bytes: int = field(init=False, default=0)
+    """Of what is held."""
 
     def __post_init__(self) -> None:
         """Make an empty table."""
         self.table = np.zeros((len(self.work.clients), len(COLUMNS)), np.int64)
 
-    def count(self) -> int:
-        """Ask for everybody's examples; return what their weights add up to."""
-        self._asked(range(len(self.work.clients)), whole=True)
+    @property
+    def weight(self) -> int:
+        """What the weights of all whose examples are there add up to."""
         return int(self.table[:, COLUMNS.index("weight")].sum())
 
-    def windows(self) -> Iterator[tuple[int, int]]:
-        """Yield rows (start, stop) whose examples are in memory until the next is asked for."""
-        start, clients = 0, len(self.work.clients)
-        while start < clients:
-            if not self._ready(start):
-                self._asked(range(start, clients), whole=False)
-            stop = start
-            while stop < clients and self._ready(stop):
-                stop += 1
-            yield start, stop
-            self.held.clear()
-            start = stop
-
-    def _ready(self, index: int) -> bool:
-        """Whether this client's examples are here, or its task has failed."""
-        return index in self.held or index in self.tally.causes
-
-    def _asked(self, indices: range, *, whole: bool) -> None:
-        """Ask for clients' examples and hold the first of them, up to `HELD` bytes.
+    def chunks(self, *, seeded: bool) -> Iterator[tuple[int, int]]:
+        """Ask the task for everybody's examples; yield rows (start, stop) as they are filled.
 
         Args:
-            indices: Of the clients.
-            whole: Whether to go on and count the others; else the first that finds no room ends it.
+            seeded: Whether the global generators are seeded for each client, inside `isolated`.
         """
-        if not self.draws:
-            with isolated():
-                seed(self.work.site(indices[0]), DATA)
-                before = _state()
-                self._ask(indices, whole=whole)
-                self.draws = _state() != before
-        if self.draws:
-            with isolated():
-                self._ask(indices, whole=whole)
+        clients = len(self.work.clients)
+        for start in range(0, clients, CHUNK):
+            stop = min(start + CHUNK, clients)
+            for index in range(start, stop):
+                try:
+                    self._one(index, seeded=seeded)
+                except Refused as error:
+                    self.tally.failed(index, str(error))
+            yield start, stop
 
-    def _ask(self, indices: range, *, whole: bool) -> None:
-        """Fill the rows of these clients."""
-        size = 0
-        for index in indices:
-            if size > HELD and not whole:
-                return
-            try:
-                x, y = self._one(index)
-            except Refused as error:
-                self.tally.failed(index, str(error))
-                self.table[index] = 0
-                continue
-            if size <= HELD:
-                self.held[index] = x, y
-            size += x.nbytes + y.nbytes
+    def drop(self) -> None:
+        """Let the examples go: nobody reads the addresses any more."""
+        self.held.clear()
+        self.bytes = 0
 
-    def _one(self, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Ask for one client's examples."""
-        site = self.work.site(index)
+    def _one(self, index: int, *, seeded: bool) -> None:
+        """Ask for one client's examples and fill its row."""
+        work = self.work
+        site = work.site(index)
         with boundary():
-            if self.draws:
+            if seeded:
                 seed(site, DATA)
-            data = self.task.train_data(site)
-            x, y = self.reader.read(data)
+            x, y = self.reader.read(self.task.train_data(site))
         n = len(x)
+        model = 0 if work.model_of is None else int(work.model_of[index])
         self.table[index] = (
             *(pointer(x), pointer(y), n, y.itemsize, site.round, site.index),
-            *(0 if self.work.model_of is None else int(self.work.model_of[index]),),
-            min(n, self.work.weight_cap),
+            *(model, min(n, work.weight_cap)),
         )
-        return x, y
-
-
-def _state() -> tuple[object, ...]:
-    """Return where the global generators stand."""
-    torch = sys.modules.get("torch")
-    name, words, *rest = np.random.get_state(legacy=True)
-    tensors = None if torch is None else torch.get_rng_state().numpy().tobytes()
-    return random.getstate(), name, np.asarray(words).tobytes(), *rest, tensors
+        self.held.append((x, y))
+        self.bytes += x.nbytes + y.nbytes

@@ -71,6 +71,10 @@ struct Linear {
         });
     }
 
+    // A large batch goes by CHUNK examples, each added up by itself: thousands of small terms added
+    // to a weight one by one would be rounded to its size.
+    static constexpr int CHUNK = 32;
+
     template <int ROWS>
     INLINE void weights(Real* p, Real* g, const Real* x, const Real* step, int k0, int n,
                         const Step& s) {
@@ -79,15 +83,22 @@ struct Linear {
             blocks<ROWS, 5>([&](int k1, auto ks) {
                 constexpr int k = ks.value;
                 const int at = (k0 + k1) * YS + c0 * V;
+                Real* out = (FUSED ? p : g) + at;
                 Vec acc[k][c] = {};
                 if constexpr (FUSED)
                     UNROLL for (int i = 0; i < k; i++)
-                        UNROLL for (int j = 0; j < c; j++)
-                            acc[i][j] = load(p + at + i * YS + j * V) * s.keep;
-                multiply_across<k, c, XS, YS>(acc, x + k0 + k1, step + c0 * V, n);
-                Real* out = (FUSED ? p : g) + at;
+                        UNROLL for (int j = 0; j < c; j++) acc[i][j] = load(out + i * YS + j * V) * s.keep;
+                multiply_across<k, c, XS, YS>(acc, x + k0 + k1, step + c0 * V, std::min(n, CHUNK));
                 UNROLL for (int i = 0; i < k; i++)
                     UNROLL for (int j = 0; j < c; j++) store(out + i * YS + j * V, acc[i][j]);
+                for (int r = CHUNK; r < n; r += CHUNK) {
+                    Vec more[k][c] = {};
+                    multiply_across<k, c, XS, YS>(more, x + size_t(r) * XS + k0 + k1,
+                                                  step + size_t(r) * YS + c0 * V, std::min(n - r, CHUNK));
+                    UNROLL for (int i = 0; i < k; i++)
+                        UNROLL for (int j = 0; j < c; j++)
+                            store(out + i * YS + j * V, load(out + i * YS + j * V) + more[i][j]);
+                }
             });
         });
     }

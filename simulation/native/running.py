@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .bindings import COLUMNS, Plan, pointer
-from .cohort import Cohort
+from .cohort import Cohort, Generators
+from ..engine.examples import HELD
+from ..engine.isolation import isolated
 from ..engine.reducing import Tally
 from ..engine.verdicts import Bounds
-from ..engine.work import Verdict
+from ..engine.work import Reduced, Verdict, exponent_for
 from ...protocol.errors import SettingsError
 from ...strategies.optimizers import Adam
 
@@ -38,8 +40,6 @@ class Running:
         self._models = np.stack([self._flat(model, names) for model in work.models])
         self.values = self._models.shape[1]
         self._pool = tier.pool(self._optimizer, self._local.mu, names)
-        self.tally = Tally(work)
-        self.cohort = Cohort(tier.task, tier.reader(), work, self.tally, draws=tier.draws)
 
     def _flat(self, model: Arrays, names: tuple[str, ...]) -> NDArray[Any]:
         """Return a model's values in the order of its arrays."""
@@ -52,16 +52,49 @@ class Running:
                 raise SettingsError(f"model: {name}", f"{forms[name]} {dtype}", got)
         return np.concatenate([array.reshape(-1) for array in model.values()])
 
-    def train(
+    def reduce(self) -> Reduced:
+        """Train everybody and return the sum.
+
+        The exponent follows from the weights of the whole cohort, which are known when all have
+        been asked for their examples. Threads train from the first one on, with the exponent of
+        the work before; where that turns out to be another, once more with the right one.
+        """
+        total = np.zeros(self.values, np.int64)
+        while True:
+            exponent = self._tier.exponent
+            report, weight = self._train(total=total, exponent=exponent)
+            self._tier.exponent = exponent_for(weight)
+            if self._tier.exponent == exponent:
+                break
+        counted = int(report.weights[report.counted].sum())
+        return Reduced(total=total, exponent=exponent, weight=counted, report=report)
+
+    def rows(self, out: NDArray[Any]) -> Report:
+        """Train everybody into the rows."""
+        return self._train(rows=out)[0]
+
+    def _train(self, **into: Any) -> tuple[Report, int]:
+        """Train everybody once; again, if the task was seen to draw from global generators."""
+        if not self._tier.draws:
+            before = Generators()
+            found = self._pass(seeded=False, **into)
+            self._tier.draws = before.moved()
+            if not self._tier.draws:
+                return found
+        with isolated():
+            return self._pass(seeded=True, **into)
+
+    def _pass(
         self,
         *,
+        seeded: bool,
         total: NDArray[np.int64] | None = None,
         exponent: int | None = None,
         rows: NDArray[Any] | None = None,
-    ) -> Report:
-        """Train everybody, into the total or the rows."""
-        work, tally = self._work, self.tally
-        clients = len(work.clients)
+    ) -> tuple[Report, int]:
+        """Ask for everybody's examples and train; return the weight of all, too."""
+        work, tally, clients = self._work, Tally(self._work), len(self._work.clients)
+        cohort = Cohort(self._tier.task, self._tier.reader(), work, tally)
         measured, faults = np.zeros((2, clients)), np.full(clients, -1)
         factors = np.ones(clients) if work.factors is None else work.factors.astype(np.float64)
         plan = _plan(self._optimizer, self._local)
@@ -69,22 +102,31 @@ class Running:
         plan.exponent = exponent or 0
         plan.limit = Bounds(max(1, clients), exponent).largest
         plan.max_norm = -1.0 if work.max_norm is None else work.max_norm
-        plan.model, plan.table = pointer(self._models), pointer(self.cohort.table)
+        plan.model, plan.table = pointer(self._models), pointer(cohort.table)
         plan.verdicts, plan.losses = pointer(tally.verdicts), pointer(tally.losses)
         plan.measured, plan.faults = pointer(measured), pointer(faults)
         plan.factors = pointer(factors)
         plan.total = None if total is None else pointer(total)
         plan.rows = None if rows is None else pointer(rows)
         self._pool.begin(plan)
-        for start, stop in self.cohort.windows():
-            self._pool.train(start, stop)
+        try:
+            for start, stop in cohort.chunks(seeded=seeded):
+                self._pool.add(start, stop)
+                if cohort.bytes > HELD:
+                    self._pool.wait()
+                    cohort.drop()
+            self._pool.wait()
+        except BaseException:
+            self._pool.drop()
+            raise
         self._pool.finish()
-        self._tier.draws = self.cohort.draws
-        return self._report(measured, faults)
+        return self._report(cohort, measured, faults), cohort.weight
 
-    def _report(self, measured: NDArray[np.float64], faults: NDArray[np.int64]) -> Report:
+    def _report(
+        self, cohort: Cohort, measured: NDArray[np.float64], faults: NDArray[np.int64]
+    ) -> Report:
         """Return what is known of everybody."""
-        tally, table = self.tally, self.cohort.table
+        tally, table = cohort.tally, cohort.table
         for index in np.flatnonzero(tally.verdicts == Verdict.FAILED):
             if int(index) not in tally.causes:
                 tally.failed(int(index), _fault(int(faults[index])))

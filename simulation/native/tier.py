@@ -21,7 +21,7 @@ from .net import Embedding, Net, Unsupported
 from .numpy_layers import layers_of
 from .running import Running
 from .source import Generated, generate
-from ..engine.work import Reduced, Report, exponent_for
+from ..engine.work import EXPONENT
 from ...clients.child import boundary
 from ...protocol.errors import SettingsError
 from ...strategies.numpy_models import MLP, LogisticRegression
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..engine.work import Work
+    from ..engine.work import Reduced, Report, Work
     from ...strategies.optimizers import Optimizer
 
 LOSSES = ("cross_entropy", "mse")
@@ -104,6 +104,8 @@ class NativeTier:
     _made: dict[bool, tuple[Generated, Any]] = field(init=False, default_factory=dict)
     _pools: dict[tuple[int, bool, tuple[str, ...]], Pool] = field(init=False, default_factory=dict)
     """By process (threads do not survive a fork), kernels and order of the model's arrays."""
+    exponent: int = field(init=False, default=EXPONENT)
+    """Of the last sum: the next one's is most likely the same."""
     draws: bool = field(init=False, default=False)
     """Whether the task has been seen to draw from global generators."""
 
@@ -156,17 +158,7 @@ class NativeTier:
             SettingsError: The model is not the task's.
             Unsupported: The work's numbers need kernels that cannot be compiled.
         """
-        run = Running(self, work)
-        weight = run.cohort.count()
-        total = np.zeros(run.values, np.int64)
-        exponent = exponent_for(weight)
-        report = run.train(total=total, exponent=exponent)
-        return Reduced(
-            total=total,
-            exponent=exponent,
-            weight=int(report.weights[report.counted].sum()),
-            report=report,
-        )
+        return Running(self, work).reduce()
 
     def rows(self, work: Work, out: NDArray[Any]) -> Report:
         """Train and write each client's update into its row.
@@ -181,7 +173,7 @@ class NativeTier:
         if out.dtype != self.dtype or not out.flags.carray:
             raise SettingsError("rows(out)", f"C order, {self.dtype}", str(out.dtype))
         out[: shape[0]] = 0
-        return run.train(rows=out)
+        return run.rows(out)
 
     def close(self) -> None:
         """End the threads."""

@@ -172,11 +172,26 @@ struct Worker {
         if (!used) std::fill(sum.begin(), sum.end(), 0);
         used = true;
         const double scale = std::ldexp(weight, plan.exponent);
-        int64_t* to = sum.data();
-        for (int i = 0; i < Net::PARAMS; i++) {
-            const Real d = p.at[i] - start[i];
-            to[i] += int64_t(std::rint(double(d) * scale));
+        for (int i = 0; i < Net::PARAMS; i += V) add_terms(sum.data() + i, load(p.at + i) - load(start + i), scale);
+    }
+
+    // to += rint(d * scale), to nearest, ties to even, of the float64 product.
+    template <class T>
+    static INLINE void add_terms(int64_t* to, T d, double scale) {
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+        if constexpr (sizeof(T) == 64) {
+            UNROLL for (int half = 0; half < V; half += 8) {
+                __m512d wide;
+                if constexpr (sizeof d[0] == 8) wide = d;
+                else wide = _mm512_cvtps_pd(half ? _mm512_extractf32x8_ps(d, 1) : _mm512_castps512_ps256(d));
+                const __m512i term = _mm512_cvtpd_epi64(_mm512_mul_pd(wide, _mm512_set1_pd(scale)));
+                __m512i* at = reinterpret_cast<__m512i*>(to + half);
+                _mm512_storeu_si512(at, _mm512_add_epi64(_mm512_loadu_si512(at), term));
+            }
+            return;
         }
+#endif
+        UNROLL for (int i = 0; i < V; i++) to[i] += int64_t(std::rint(double(d[i]) * scale));
     }
 
     void row(const Plan& plan, int64_t index, bool counted, const Real* start,
