@@ -186,7 +186,7 @@ def test_whatever_the_fleet(
     profiles = Profiles.of(
         clients, samples=rng.integers(1, 50, clients), speed=rng.uniform(0, 2, clients),
         downlink=rng.uniform(1, 100, clients), phase=rng.uniform(0, 86400, clients),
-        duty=rng.uniform(1e-4, 0.6, clients),
+        duty=rng.uniform(0.02, 0.6, clients),
     )  # fmt: skip
     fleet = ArrayFleet(profiles, seed, [Behaviour(dropout=dropout, crash=crash, jitter=0.3)])
     cohort = data.draw(st.integers(1, clients))

@@ -27,7 +27,7 @@ import numpy as np
 from .decision import Decision, Outcome
 from .ends import traffic
 from .kept import listed, numbers_of, real, whole
-from .launches import Launches
+from .launches import Busy, Launches
 from .staleness import weighting
 from ..fleet.devices import Load
 from ...protocol.errors import SettingsError, StateError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .decision import State
     from ..fleet.devices import Fleet
 
-_VAIN = 1000
+_VAIN = 200
 """Launches in vain for each update that a round waits for, before it is void."""
 
 
@@ -103,8 +103,7 @@ class Buffered:
         self._launches = Launches(fleet, flow.load, flow.seed)
         self._launched = 0
         self._heap: list[Event] = []
-        self._busy: set[int] = set()
-        """Who is at work, or in the open buffer."""
+        self._busy = Busy(fleet.clients)
 
     def decide(self, round_: int, attempt: int = 0) -> Decision:
         """Return who fills the next buffer, and who came to another end meanwhile; see `Clock`."""
@@ -132,7 +131,8 @@ class Buffered:
                 if wake < math.inf or len(buffered) == self._flow.buffer:
                     continue  # nobody new is free; or the next launch is from the next model
             wake = self._fill(round_ - 1)
-        self._busy -= buffered
+        for client in buffered:
+            self._busy.discard(client)
         return self._decision(round_, opened, ended, void)
 
     def state(self) -> State:
@@ -149,12 +149,15 @@ class Buffered:
         if len({len(column) for column in columns}) != 1:
             raise StateError("the clock's state", "as many values of each event", "others")
         heap = [self._event(values) for values in zip(*columns, strict=True)]
-        busy = {event.client for event in heap}
-        if len(busy) != len(heap) or len(heap) > self._flow.concurrency:
+        at_work = {event.client for event in heap}
+        if len(at_work) != len(heap) or len(heap) > self._flow.concurrency:
             expected = f"at most {self._flow.concurrency} clients at work, each once"
             raise StateError("the clock's state: client", expected, f"{len(heap)} launches")
         heapq.heapify(heap)
-        self.now, self._launched, self._heap, self._busy = now, launched, heap, busy
+        self.now, self._launched, self._heap = now, launched, heap
+        self._busy = Busy(self._fleet.clients)
+        for client in at_work:
+            self._busy.add(client)
 
     def _event(self, values: tuple[object, ...]) -> Event:
         time, launch, outcome, client, version, started = values
@@ -169,7 +172,7 @@ class Buffered:
 
     def _fill(self, version: int) -> float:
         """Launch until enough are at work; return when to try again, infinity for no need."""
-        while len(self._heap) < self._flow.concurrency and len(self._busy) < self._fleet.clients:
+        while len(self._heap) < self._flow.concurrency and not self._busy.full:
             found = self._launches.launch(self._launched, self.now, self._busy)
             if found is None:
                 return self._launches.next_begin(self._launched, self.now, self._busy)

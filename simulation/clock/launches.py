@@ -3,7 +3,8 @@
 Which clients a launch would ask, and how long each would take, follows from its number alone; only
 whether one is free and online depends on the time. So the numbers are drawn for a block of launches
 at once, and a launch itself is a look at a list. The client of a launch is that of
-`picked(1, clients, seed, 10^6 + launch, free and online)`: the block is only faster.
+`picked(1, clients, seed, 10^6 + launch, free and online)`: the block is only faster. Where more
+than half of all clients are busy, it is picked in the same way from a list of the others.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from .ends import alone
 from .picking import CHUNK, candidates, picked
 
 if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
     from numpy.typing import NDArray
 
     from .decision import Ids
@@ -42,6 +41,48 @@ class Launched(NamedTuple):
     """Virtual seconds since the run's beginning."""
 
 
+class Busy:
+    """Who may not be asked: at work, or in the open buffer."""
+
+    def __init__(self, clients: int) -> None:
+        """Begin with nobody."""
+        self.count, self._flags = 0, bytearray(clients)
+        self._view = np.frombuffer(self._flags, np.uint8)
+
+    def __contains__(self, client: int) -> bool:
+        """Tell whether a client is busy."""
+        return bool(self._flags[client])
+
+    def add(self, client: int) -> None:
+        """Count a client in that was free."""
+        self._flags[client] = 1
+        self.count += 1
+
+    def discard(self, client: int) -> None:
+        """Count a client out that was busy."""
+        self._flags[client] = 0
+        self.count -= 1
+
+    @property
+    def full(self) -> bool:
+        """Whether nobody is free."""
+        return self.count == len(self._flags)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more are busy than free."""
+        return 2 * self.count > len(self._flags)
+
+    def free(self, start: int, end: int) -> Ids:
+        """Return who of some clients is free, ascending."""
+        return np.flatnonzero(self._view[start:end] == 0) + start
+
+    def are_free(self, ids: Ids) -> NDArray[np.bool_]:
+        """Tell of each client whether it is free."""
+        found: NDArray[np.bool_] = self._view[ids] == 0
+        return found
+
+
 class Launches:
     """Finds the client of each launch."""
 
@@ -57,9 +98,9 @@ class Launches:
         self._since: list[list[float]] = []
         self._until: list[list[float]] = []
 
-    def launch(self, number: int, time: float, busy: AbstractSet[int]) -> Launched | None:
+    def launch(self, number: int, time: float, busy: Busy) -> Launched | None:
         """Ask a client that is online and not busy; None where there is none."""
-        if self._ahead:
+        if self._ahead and not busy.crowded:
             if number - number % _BLOCK != self._first:
                 self._look_ahead(number - number % _BLOCK, time)
             row = number % _BLOCK
@@ -69,11 +110,11 @@ class Launches:
                     return _ended(client, outcome, seconds, time, self._until[row][place])
         return self._searched(number, time, busy)
 
-    def next_begin(self, number: int, time: float, busy: AbstractSet[int]) -> float:
+    def next_begin(self, number: int, time: float, busy: Busy) -> float:
         """Return when the first client that is not busy comes online; infinity for never."""
         found = math.inf
         for start in range(0, self._fleet.clients, CHUNK):
-            ids = _free(start, self._fleet.clients, busy)
+            ids = busy.free(start, min(start + CHUNK, self._fleet.clients))
             if len(ids):
                 begin = self._fleet.windows(ids, time, number)[0]
                 found = min(found, float(begin.min()))
@@ -102,15 +143,22 @@ class Launches:
             _table(array, ids) for array in (ended.seconds, since, until)
         )
 
-    def _searched(self, number: int, time: float, busy: AbstractSet[int]) -> Launched | None:
+    def _searched(self, number: int, time: float, busy: Busy) -> Launched | None:
         """Ask without the block: more candidates, and then all clients."""
-        taken = np.fromiter(busy, np.int64, len(busy))
 
-        def fit(ids: Ids) -> NDArray[np.bool_]:
-            online = self._fleet.windows(ids, time, number)[0] <= time
-            return online & ~np.isin(ids, taken)
+        def online(ids: Ids) -> NDArray[np.bool_]:
+            there: NDArray[np.bool_] = self._fleet.windows(ids, time, number)[0] <= time
+            return there
 
-        ids = picked(1, self._fleet.clients, self._seed, DRAWS + number, fit)
+        def free_and_online(ids: Ids) -> NDArray[np.bool_]:
+            return busy.are_free(ids) & online(ids)
+
+        draw = DRAWS + number
+        if busy.crowded:
+            free = busy.free(0, self._fleet.clients)
+            ids = free[picked(1, len(free), self._seed, draw, lambda places: online(free[places]))]
+        else:
+            ids = picked(1, self._fleet.clients, self._seed, draw, free_and_online)
         if not len(ids):
             return None
         times = self._fleet.times(ids, number, self._load)
@@ -127,8 +175,3 @@ def _ended(client: int, outcome: int, seconds: float, time: float, until: float)
     if seconds > until - time:
         return Launched(client, Outcome.OFFLINE, until)
     return Launched(client, Outcome(outcome), time + seconds)
-
-
-def _free(start: int, clients: int, busy: AbstractSet[int]) -> Ids:
-    ids = np.arange(start, min(start + CHUNK, clients))
-    return ids[~np.isin(ids, np.fromiter(busy, np.int64, len(busy)))]

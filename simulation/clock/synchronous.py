@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from .ends import Ends
     from ..fleet.devices import Fleet
 
-_MOMENTS = 10_000
-"""How often time goes on before a round is void because too few are ever online together."""
+_LOOKS = 10_000_000
+"""Clients looked at before a round is void because too few are ever online together: time goes on
+16 to 1,000 times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,7 @@ class Synchronous:
     def _gather(self, word: int) -> tuple[float, Ids]:
         """Return when enough are online, from now on, and who is asked then."""
         terms, fleet, at = self._terms, self._fleet, self.now
-        for _ in range(_MOMENTS):
+        for _ in range(min(1000, max(16, _LOOKS // fleet.clients))):
             time = at
 
             def online(ids: Ids, time: float = time) -> NDArray[np.bool_]:
