@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from umbel.protocol.errors import SettingsError
+from umbel.simulation.clock.choosing import Pace, clock_for
 from umbel.simulation.clock.decision import Outcome
 from umbel.simulation.clock.everybody import Everybody
 from umbel.simulation.clock.picking import candidates, picked
 from umbel.simulation.fleet.counter import mix, uniform
+from umbel.tests.fleets import timed
 
 WORDS = st.integers(0, 2**64 - 1)
 
@@ -110,3 +114,21 @@ def test_a_cohort_differs_by_round_and_attempt_and_repeats() -> None:
 def test_a_cohort_beyond_the_clients_is_refused(cohort: int) -> None:
     with pytest.raises(SettingsError, match=r"cohort: expected 1 to 6, the number of clients"):
         Everybody(6, cohort)
+
+
+# ---- which clock ----------------------------------------------------------------------------
+
+
+def test_a_run_s_clock_follows_from_its_fleet_and_settings() -> None:
+    fleet = timed([3, 1, 2, 9])
+    pace = Pace(cohort=2, seed=1, deadline=5, dropout=0.5, quorum=3)
+    assert isinstance(clock_for(None, 4, pace), Everybody)
+    decision = clock_for(fleet, 4, pace).decide(1)
+    assert (len(decision.invited), len(decision.used)) == (4, 2)  # 2 / (1 - 0.5) are asked
+    assert decision.void is None  # a quorum is at most the cohort
+    flowing = clock_for(fleet, 4, replace(pace, cohort=None, buffer=2)).decide(1)
+    assert (flowing.used.tolist(), flowing.closed) == ([1, 2], 2)
+    with pytest.raises(SettingsError, match=r"fleet: expected 5 clients, got 4"):
+        clock_for(fleet, 5, pace)
+    with pytest.raises(SettingsError, match=r"buffer: expected 0 without a fleet, got 2"):
+        clock_for(None, 4, replace(pace, buffer=2))
