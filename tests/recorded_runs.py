@@ -97,6 +97,8 @@ def full(home: Path, run: str = "fleet-1", rounds: int = 60, clients: int = 1000
                 "clients.lost": 1.0,
                 "clients.offline": 3.0,
                 "clients.crashed": 2.0,
+                "test.f1": accuracy / 2,
+                "weight.mean": 50.0,
                 "clients.loss.p10": 1.1 * 0.93**n,
                 "clients.loss.p50": 2.1 * 0.93**n,
                 "clients.loss.p90": 4.2 * 0.93**n,

@@ -8,10 +8,12 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from umbel.cli import main
-from umbel.server.ledger import Event, RunRecord
-from umbel.simulation.pages.figures import Figures
+from umbel.server.ledger import OUTCOMES, Event, RoundRecord, RunRecord
+from umbel.simulation.pages.figures import GROUPS, READS, Figures
 from umbel.simulation.pages.markup import Markup, tag, text
 from umbel.simulation.pages.report import report
 from umbel.tests.recorded_runs import HOSTILE, begin, commit, entry, full, node
@@ -75,6 +77,8 @@ def test_a_page_of_everything(home: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "tier T0 (native): 2.1 times as fast as T1 in a trial" in elements.text
     assert "numpy 2.3.0, umbel 0.1.0" in elements.text
     assert "against virtual time" in elements.text
+    assert "The same in every round: weight.mean 50." in elements.text
+    assert "<figcaption>f1</figcaption>" in page
 
 
 def test_the_same_record_gives_the_same_bytes(
@@ -183,6 +187,59 @@ def test_ten_thousand_rounds_of_a_million_clients_fit_in_two_megabytes() -> None
     assert len(page) < 600_000
     assert "of 1,000,000 clients took part" in elements.text
     assert "0.999" in elements.text  # the highest accuracy, which a mean would have hidden
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(
+    ["test.accuracy", HOSTILE]
+)
+NUMBER = st.floats(-1e99, 1e99) | st.sampled_from([float("nan"), float("inf"), -float("inf")])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+METRICS = st.dictionaries(
+    st.sampled_from([*READS.values(), "staleness.2", "clients.late", "clients.loss.p10"]) | TEXT,
+    NUMBER,
+    max_size=6,
+)
+ENTRY = st.builds(
+    entry,
+    st.integers(0, 10**12),
+    metrics=METRICS,
+    seconds=st.dictionaries(TEXT, NUMBER, max_size=9),
+    roster=st.lists(TEXT, max_size=4),
+    outcome=st.sampled_from(OUTCOMES),
+    phase=st.sampled_from(["train", "train", "evaluate", "other"]),
+    cause=TEXT,
+    model=TEXT,
+)
+EVENT = st.builds(
+    Event,
+    kind=st.sampled_from([*GROUPS, "warning"]) | TEXT,
+    round=st.integers(-5, 10**6),
+    attempt=st.integers(0, 2),
+    node=TEXT,
+    code=TEXT,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["rounds", "clients", "started", "simulation"]) | TEXT, JSON),
+    st.lists(ENTRY, max_size=6),
+    st.lists(EVENT, max_size=6),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_record_makes_a_page(
+    config: dict[str, object], records: list[RoundRecord], events: list[Event]
+) -> None:
+    run = RunRecord(run="r", created=HOSTILE, security=HOSTILE, config=config)
+    page = report(Figures.made(run, records, events)).decode()
+    elements = Elements(page)
+    assert not elements.open
+    assert [name for name, _ in elements.found].count("script") == 1
+    numbers = re.findall(r'(?: [xy]|width|height|c[xy]|d|points)="([^"]*)"', page)
+    assert not re.search(r"nan|inf|e\+", " ".join(numbers))
 
 
 def test_json_names_the_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

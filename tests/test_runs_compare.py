@@ -77,6 +77,29 @@ def test_how_long_until_a_target(home: Path, capsys: pytest.CaptureFixture[str])
     assert "until accuracy 0.9: no run came to 0.9" in capsys.readouterr().out
 
 
+def test_a_target_above_one_is_no_accuracy(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for run in ("a", "b"):
+        make(home, run, [0.1], seconds=1)
+    assert main(["runs", "compare", "a", "b", "--target", "95"]) == 2
+    assert capsys.readouterr().err == "umbel: --target: expected an accuracy up to 1, got 95.0\n"
+
+
+def test_runs_without_an_accuracy_are_judged_by_their_loss(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run, losses in (("a", [4.0, 1.234, 1.5]), ("b", [3.0, 2.0, 0.5])):
+        with begin(home, run, {}) as directory:
+            for n, loss in enumerate(losses, 1):
+                commit(directory, n, metrics={"test.loss": loss, "train.loss": 9.0 - n})
+    found = compared(capsys, "a", "b")
+    assert rows(found, "at_rounds") == {"1": [4.0, 3.0], "2": [1.234, 2.0], "3": [1.5, 0.5]}
+    assert rows(found, "glance")["loss, best"] == [1.234, 0.5]
+    assert rows(found, "glance")["round of the best"] == [2, 3]
+    assert found["until"]["target"] == 1.3
+    assert rows(found, "until")["rounds"] == [2, 3]
+    assert rows(compared(capsys, "a", "b", "--target", "2.5"), "until")["rounds"] == [2, 2]
+
+
 def test_bits_and_settings(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(home, "a", [0.1, 0.2, 0.3], seconds=1, seed=0, config={"lr": 0.1})
     make(home, "b", [0.1, 0.2, 0.3, 0.4], seconds=2, seed=0, config={"lr": 0.3})
@@ -117,7 +140,10 @@ def test_runs_without_an_accuracy_in_common_say_so(
     make(home, "a", [0.1], seconds=1)
     begin(home, "b", {}).close()
     assert main(["runs", "compare", "a", "b", "--out", "x.html"]) == 0
-    assert "there is no accuracy that every one of these runs records" in capsys.readouterr().out
+    assert (
+        "there is no accuracy and no loss that every one of these runs records"
+        in capsys.readouterr().out
+    )
     assert "Accuracy: there is none that every one of these runs records." in (
         (home / "x.html").read_text("utf-8")
     )
@@ -140,8 +166,11 @@ def test_a_page_overlays_the_curves(home: Path, capsys: pytest.CaptureFixture[st
     [
         (["a"], "runs to compare: expected 2 to 7, got 1"),
         (["a", "a"], "runs to compare: expected each once, got 'a, a'"),
-        (["a", "b", "--target", "95"], "--target: expected an accuracy above 0, up to 1, got 95"),
-        (["a", "b", "--target", "nan"], "--target: expected an accuracy above 0, up to 1, got nan"),
+        (["a", "b", "--target", "-1"], "--target: expected an accuracy or a loss above 0, got -1"),
+        (
+            ["a", "b", "--target", "nan"],
+            "--target: expected an accuracy or a loss above 0, got nan",
+        ),
         (["a", "b"], "expected a run, got no such run; see `umbel runs list`"),
     ],
 )

@@ -6,8 +6,8 @@ side, compare_page.py draws them. cli.py has the commands.
 
 Pictures  scale.py has axes and units; plots.py is a picture with two axes, bars.py what stands in
           it beside curves, over_rounds.py bars over a run's rounds.
-Sections  learning.py, participation.py, clients.py, staleness.py, troubles.py; blocks.py is what
-          they are put together from.
+Sections  learning.py, participation.py, clients.py, staleness.py, metrics.py, troubles.py;
+          blocks.py is what they are put together from.
 Pages     markup.py escapes whatever was not written here, shell.py adds style (page.css), script
           (page.js) and the policy that lets nothing else run.
 """

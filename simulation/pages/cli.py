@@ -48,7 +48,9 @@ def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN RUN…", help="Ids of two runs or more.")],
     target: Annotated[
         float | None,
-        typer.Option(help="Accuracy to look for; else the best that every one of them reached."),
+        typer.Option(
+            help="Accuracy to be reached, or loss where there is none; else what all reached."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -56,7 +58,7 @@ def compare(
     ] = None,
     form: Form = Format.TEXT,
 ) -> None:
-    """Set runs side by side: accuracy at equal rounds, times and bytes, speed, bits, settings."""
+    """Set runs side by side: accuracy at equal rounds, times and bytes; speed, bits, settings."""
     check(runs, target)
     home = umbel_home(writes=False)
     found = []

@@ -1,8 +1,9 @@
 """Several runs side by side: what they reached, by when, at what cost, and whether bits are equal.
 
 Everything is a row of values, one for each run, in groups; text, JSON and page show the same rows.
-An accuracy at some round, time or number of bytes is the last one measured until then. None says
-that a run does not record it, or did not come so far.
+Runs are judged by an accuracy that all of them record, else by a loss. Its value at some round,
+time or number of bytes is the last one measured until then. None says that a run does not record
+it, or did not come so far.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 LEAST, MOST = 2, 7
 """Runs in one comparison: at most as many as there are colours that can be told apart."""
+_SLACK = 1e-9
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 """Of what the run that went least far came to: where accuracies are compared."""
 
@@ -67,14 +69,14 @@ def check(runs: Sequence[str], target: float | None) -> None:
     """Refuse what cannot be compared.
 
     Raises:
-        SettingsError: Too few or too many runs, one twice, or a target that is no accuracy.
+        SettingsError: Too few or too many runs, one twice, or a target that is no number above 0.
     """
     if not LEAST <= len(runs) <= MOST:
         raise SettingsError("runs to compare", f"{LEAST} to {MOST}", len(runs))
     if len(set(runs)) < len(runs):
         raise SettingsError("runs to compare", "each once", ", ".join(runs))
-    if target is not None and not (math.isfinite(target) and 0 < target <= 1):
-        raise SettingsError("--target", "an accuracy above 0, up to 1", target)
+    if target is not None and not 0 < target < math.inf:
+        raise SettingsError("--target", "an accuracy or a loss above 0", target)
 
 
 def shared(found: Sequence[Figures], names: Sequence[str]) -> str | None:
@@ -84,26 +86,69 @@ def shared(found: Sequence[Figures], names: Sequence[str]) -> str | None:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """By what runs are judged."""
+
+    metric: str
+    larger: bool
+    """Whether larger is better."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in a title."""
+        return "accuracy" if self.larger else "loss"
+
+    def best(self, figures: Figures) -> tuple[int, float]:
+        """Return round and value of a run's best."""
+        return best(figures, self.metric, larger=self.larger)
+
+    def target(self, found: Sequence[Figures]) -> float:
+        """Return what every run came to: two digits of the best of the run that did worst."""
+        values = [self.best(figures)[1] for figures in found]
+        if self.larger:
+            return math.floor(min(values) * 100 + _SLACK) / 100
+        worst = max(values)
+        step = 10.0 ** (math.floor(math.log10(worst)) - 1) if worst > 0 else 1.0
+        return math.ceil(worst / step - _SLACK) * step
+
+    def good(self, value: float, target: float) -> bool:
+        """Tell whether a value is as good as the target."""
+        return value >= target if self.larger else value <= target
+
+
+def goal(found: Sequence[Figures]) -> Goal | None:
+    """Return by what these runs can be judged."""
+    for names, larger in ((ACCURACY, True), (LOSS, False)):
+        metric = shared(found, names)
+        if metric is not None:
+            return Goal(metric=metric, larger=larger)
+    return None
+
+
 def compared(found: Sequence[Figures], target: float | None = None) -> list[Group]:
     """Return everything that is compared.
 
     Args:
         found: Two runs or more.
-        target: Accuracy whose time is looked for; None for the best that every run reached,
-            rounded down to two digits.
+        target: What is to be reached; None for the best that every run came to.
+
+    Raises:
+        SettingsError: The target is no accuracy, and the runs are judged by one.
     """
-    accuracy = shared(found, ACCURACY)
-    groups = [_glance(found, accuracy)]
-    if accuracy is not None:
-        groups += _at_equal(found, accuracy)
-        groups.append(_until(found, accuracy, target))
+    by = goal(found)
+    if by is not None and by.larger and target is not None and target > 1:
+        raise SettingsError("--target", "an accuracy up to 1", target)
+    groups = [_glance(found, by)]
+    if by is not None:
+        groups += [*_at_equal(found, by), _until(found, by, target)]
     else:
-        none = "there is no accuracy that every one of these runs records"
-        groups.append(Group(key="accuracy", title="accuracy", rows=(), note=none))
+        none = "there is no accuracy and no loss that every one of these runs records"
+        groups.append(Group(key="until", title="accuracy", rows=(), note=none))
     return [*groups, _bits(found), _settings(found)]
 
 
-def _glance(found: Sequence[Figures], accuracy: str | None) -> Group:
+def _glance(found: Sequence[Figures], by: Goal | None) -> Group:
     ends = [figures.points[-1] if figures.points else None for figures in found]
     used = [float(sum(figures.used.values())) for figures in found]
     spent = [end.seconds if end else None for end in ends]
@@ -119,15 +164,15 @@ def _glance(found: Sequence[Figures], accuracy: str | None) -> Group:
         Row(name="updates", values=used),
         Row(name="updates a second", values=speeds, write=lambda speed: f"{speed:,.4g}"),
     ]
-    if accuracy is not None:
-        tops = [best(figures, accuracy) for figures in found]
+    for names in (ACCURACY, LOSS):
+        metric = shared(found, names)
+        rows += [_last(found, metric)] if metric is not None else []
+    if by is not None:
+        tops = [by.best(figures) for figures in found]
         rows += [
-            _last(found, accuracy),
-            Row(name="accuracy, best", values=[t and t[1] for t in tops], write=_four),
-            Row(name="round of the best", values=[t and t[0] for t in tops]),
+            Row(name=f"{by.name}, best", values=[value for _, value in tops], write=_four),
+            Row(name="round of the best", values=[number for number, _ in tops]),
         ]
-    loss = shared(found, LOSS)
-    rows += [_last(found, loss)] if loss is not None else []
     said = [row for row in rows if any(value is not None for value in row.values)]
     return Group(key="glance", title="at a glance", rows=said)
 
@@ -142,11 +187,11 @@ def _four(value: float) -> str:
     return f"{value:.4f}"
 
 
-def _at_equal(found: Sequence[Figures], accuracy: str) -> list[Group]:
-    """Return accuracies at the same rounds, times and bytes."""
+def _at_equal(found: Sequence[Figures], by: Goal) -> list[Group]:
+    """Return what runs came to by the same rounds, times and bytes."""
     groups = []
     for measure in WRITE:
-        curves = [curve(figures, accuracy, measure) for figures in found]
+        curves = [curve(figures, by.metric, measure) for figures in found]
         if not all(xs for xs, _ in curves):
             continue
         far = min(xs[-1] for xs, _ in curves)
@@ -159,7 +204,7 @@ def _at_equal(found: Sequence[Figures], accuracy: str) -> list[Group]:
             for mark in sorted(marks)
         ]
         key = f"at_{measure.replace(' ', '_')}"
-        groups.append(Group(key=key, title=f"accuracy at equal {measure}", rows=rows))
+        groups.append(Group(key=key, title=f"{by.name} at equal {measure}", rows=rows))
     return groups
 
 
@@ -180,23 +225,21 @@ def at(xs: Sequence[float], values: Sequence[float], mark: float) -> float | Non
     return values[place - 1] if place else None
 
 
-def reached(xs: Sequence[float], values: Sequence[float], target: float) -> float | None:
-    """Return where a curve first comes to `target`; None where it never does."""
-    return next((x for x, value in zip(xs, values, strict=True) if value >= target), None)
-
-
-def _until(found: Sequence[Figures], accuracy: str, target: float | None) -> Group:
-    if target is None:
-        tops = [max(finite(figures.curve(accuracy))) for figures in found]
-        target = math.floor(min(tops) * 100 + 1e-9) / 100
+def _until(found: Sequence[Figures], by: Goal, target: float | None) -> Group:
+    """Return where each run first came to the target."""
+    wanted = by.target(found) if target is None else target
     rows = []
     for measure in WRITE:
-        values = [reached(*curve(figures, accuracy, measure), target) for figures in found]
+        curves = [curve(figures, by.metric, measure) for figures in found]
+        values = [
+            next((x for x, value in zip(*line, strict=True) if by.good(value, wanted)), None)
+            for line in curves
+        ]
         if any(value is not None for value in values):
             rows.append(Row(name=measure, values=values, write=WRITE[measure]))
-    note = "" if rows else f"no run came to {target:g}"
-    title = f"until accuracy {target:g}"
-    return Group(key="until", title=title, rows=rows, note=note, target=target)
+    note = "" if rows else f"no run came to {wanted:g}"
+    title = f"until {by.name} {wanted:g}"
+    return Group(key="until", title=title, rows=rows, note=note, target=wanted)
 
 
 def _bits(found: Sequence[Figures]) -> Group:

@@ -194,7 +194,7 @@ def _points(records: Iterable[RoundRecord], events: Iterable[Event]) -> Iterable
     points: dict[int, Point] = {}
     seconds, moved = 0.0, 0
     for record in records:
-        seconds += sum(record.seconds.values())
+        seconds += sum(_lasted(record).values())
         moved += record.bytes_up + record.bytes_down
         if record.phase != "train":
             continue
@@ -214,16 +214,22 @@ def _point(
         value = record.metrics.get(f"{READS['what became of clients']}{group}")
         if value is not None and math.isfinite(value):
             counted[group] = int(value)
+    virtual = record.metrics.get(READS["virtual time"])
     return Point(
         number=record.round,
         seconds=seconds,
         moved=moved,
-        virtual=record.metrics.get(READS["virtual time"]),
+        virtual=virtual if virtual is not None and math.isfinite(virtual) else None,
         metrics=record.metrics,
-        own=record.seconds,
+        own=_lasted(record),
         outcomes=counted,
         model=record.model,
     )
+
+
+def _lasted(record: RoundRecord) -> dict[str, float]:
+    """Return the seconds of a round's parts, those that are a duration."""
+    return {part: spent for part, spent in record.seconds.items() if 0 <= spent < math.inf}
 
 
 def _used(records: Iterable[RoundRecord]) -> Counter[str]:
@@ -249,7 +255,7 @@ def _on_clients(records: Iterable[RoundRecord]) -> dict[int, dict[str, float]]:
     standing = [0]
     for record in records:
         if (record.phase, record.outcome) == ("train", "lost"):
-            standing = [number for number in standing if number != record.round]
+            standing = [0, *(number for number in standing if number not in {0, record.round})]
         if record.outcome != "finished":
             continue
         means = {n: v for n, v in record.metrics.items() if n.startswith("eval.")}
@@ -265,14 +271,16 @@ def finite(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
-def best(figures: Figures, name: str) -> tuple[int, float] | None:
-    """Return round and value of the highest value of a metric, the first of equals."""
+def best(figures: Figures, name: str, *, larger: bool = True) -> tuple[int, float]:
+    """Return round and value of the best of a metric, which has one; the first of equals."""
+    sign = 1 if larger else -1
     found = [
-        (value, -point.number)
+        (sign * value, -point.number)
         for point, value in zip(figures.points, figures.curve(name), strict=True)
         if value is not None and math.isfinite(value)
     ]
-    return (-max(found)[1], max(found)[0]) if found else None
+    value, number = max(found)
+    return -number, sign * value
 
 
 def settings(record: RunRecord) -> dict[str, str]:

@@ -187,13 +187,14 @@ def against(picture: Picture, measure: str, curves: Sequence[Line], rows: str) -
     scale = Scale.positive(values) if limits is None else Scale.linear(values, limits=limits)
     x = axis(measure, [value for line in curves for value in line.xs])
     y = Axis(name=f"{picture.title.lower()} ({picture.kind})", scale=scale)
+    named_ = len(curves) > 1 or curves[0].name
     drawn = [
         lines(line.xs, [Curve(name=line.name, values=line.values, colour=line.colour)], [], x, y)
         for line in curves
     ]
     return figure(
         picture.title,
-        legend([(line.name, f"line s{line.colour}") for line in curves]),
+        legend([(line.name, f"line s{line.colour}") for line in curves]) if named_ else None,
         area(
             x=x,
             y=y,

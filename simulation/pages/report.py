@@ -12,6 +12,7 @@ from .clients import outcomes, spread
 from .figures import PARTS, READS, best, finite, named, settings
 from .learning import learning
 from .markup import Markup, tag
+from .metrics import metrics
 from .over_rounds import Stack, stacked
 from .participation import participation
 from .scale import TIMES, duration, size
@@ -58,7 +59,8 @@ def _sections(figures: Figures) -> list[Markup | None]:
     return [
         learning(figures),
         tag("div", participation(figures), outcomes(figures), class_="twin"),
-        *(made for made in drawn.values() if made is not None),
+        *drawn.values(),
+        metrics(figures),
         _time(figures),
         troubles(figures),
         _absent(figures, [title for title, made in drawn.items() if made is None]),
@@ -88,11 +90,11 @@ def _lead(figures: Figures) -> list[object]:
 def _glance(figures: Figures) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
     name = figures.accuracy
-    top = None if name is None else best(figures, name)
-    if name is not None and top is not None:
-        last = finite(figures.curve(name))[-1]
-        whose = named(name)[1]
-        found.append(("accuracy", f"{last:.4f}", f"{whose}; best {top[1]:.4f}, round {top[0]:,}"))
+    values = [] if name is None else finite(figures.curve(name))
+    if name is not None and values:
+        number, top = best(figures, name)
+        below = f"{named(name)[1]}; best {top:.4f}, round {number:,}"
+        found.append(("accuracy", f"{values[-1]:.4f}", below))
     if figures.points:
         found += _costs(figures, figures.points[-1])
     tier = figures.said("tier")

@@ -14,6 +14,8 @@ SIZES = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12))
 _LOG_FROM = 30.0
 """Largest over smallest value from which a loss is drawn on a logarithmic axis."""
 _LARGE = 1e5
+_FINE = 1e-9
+"""Share of a value below which values count as one."""
 _ROOM = 0.5
 """Of a step: how far a first tick must be from the beginning for that to be a tick, too."""
 _FEW_POWERS = 4
@@ -61,7 +63,7 @@ class Scale:
             values: What has to fit, at least one.
             units: Names and factors, ascending; the largest that the values reach is taken.
             floor: Where the axis begins, if the values do not say.
-            limits: What the axis never goes beyond.
+            limits: What the axis does not go beyond, unless values do.
             whole: Whether there are whole numbers only.
             tight: Whether the axis ends with the values and not at the next tick.
         """
@@ -70,13 +72,15 @@ class Scale:
         unit, factor = max(
             ((n, f) for n, f in units if f <= max(high, units[0][1])), key=lambda found: found[1]
         )
+        least, most = limits if limits[0] <= low <= high <= limits[1] else (-math.inf, math.inf)
+        if high - low <= _FINE * max(abs(low), abs(high)):
+            pad = max(factor, abs(high) / 4)
+            low, high = low - pad * (floor is None), high + pad
         step = _step((high - low) / factor, whole=whole) * factor
-        if high - low < step * 1e-9:
-            low, high = low - step * (floor is None), high + step
         first = math.floor(low / step + 1e-9)
         last = math.ceil(high / step - 1e-9)
         start, end = (low, high) if tight else (first * step, last * step)
-        start, end = max(start, limits[0]), min(end, limits[1])
+        start, end = max(start, least), min(end, most)
         slack = step * 1e-6
         ticks = [
             t for k in range(first, last + 1) if start - slack <= (t := k * step) <= end + slack
@@ -102,8 +106,6 @@ class Scale:
 
 def _step(span: float, *, whole: bool) -> float:
     """Return 1, 2 or 5 times a power of ten, of which four to six fit."""
-    if span <= 0:
-        return 1.0
     rough = span / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
