@@ -144,6 +144,16 @@ class TorchEngine:
         return functional.mse_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype))
 
 
+def tensor_of(part: Any) -> torch.Tensor:
+    """Return the examples as a tensor: over the same memory, or a copy where nobody may write it.
+
+    torch has no tensors that are read only, and warns of one over memory that is.
+    """
+    if isinstance(part, np.ndarray) and not part.flags.writeable:
+        return torch.from_numpy(part.copy())
+    return torch.as_tensor(part)
+
+
 def _rows(part: Any, rows: NDArray[np.intp]) -> torch.Tensor:
     """Return a copy of these rows, the only part read of an array that is mapped from a file."""
     if isinstance(part, np.ndarray):

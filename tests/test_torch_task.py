@@ -15,7 +15,7 @@ from umbel.strategies.numpy_models import MLP
 from umbel.strategies.numpy_task import NumpyEngine
 from umbel.strategies.optimizers import SGD, Adam, Optimizer
 from umbel.strategies.task import Site, Task
-from umbel.strategies.torch_task import TorchEngine, to_numpy, to_torch
+from umbel.strategies.torch_task import TorchEngine, tensor_of, to_numpy, to_torch
 from umbel.strategies.trainer import Local, Settings, differences, load
 
 LOCAL = Local(epochs=1, batch_size=16, round=1, seed=2, client=3)
@@ -244,3 +244,13 @@ def test_arrays_that_nobody_may_write_train_like_others() -> None:
     other.load(engine.arrays())
     assert engine.fit(data, SGD(0.1), LOCAL) == other.fit(_data(), SGD(0.1), LOCAL)
     assert engine.evaluate(data) == other.evaluate(_data())
+
+
+def test_a_tensor_shares_memory_unless_nobody_may_write_it() -> None:
+    array = np.arange(4.0)
+    assert tensor_of(array).data_ptr() == array.ctypes.data
+    array.flags.writeable = False
+    copied = tensor_of(array)
+    assert copied.data_ptr() != array.ctypes.data
+    assert copied.tolist() == [0, 1, 2, 3]
+    assert tensor_of(copied) is copied

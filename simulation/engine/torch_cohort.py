@@ -27,7 +27,7 @@ from ...clients.child import boundary
 from ...protocol.errors import Refused, SettingsError
 from ...strategies.optimizers import Adam
 from ...strategies.task import batches, stream
-from ...strategies.torch_task import TorchEngine, to_torch
+from ...strategies.torch_task import TorchEngine, tensor_of, to_torch
 from ...strategies.trainer import TaskTrainer, is_buffer
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Cohorts:
                 metrics = {name.partition(".")[2]: float(value) for name, value in found.items()}
         if not isinstance(data, tuple | list) or len(data) != 2:  # noqa: PLR2004 - a pair
             raise SettingsError("train_data(site)", "a pair of arrays", type(data).__name__)
-        inputs, targets = (torch.as_tensor(part) for part in data)
+        inputs, targets = (tensor_of(part) for part in data)
         if not targets.is_floating_point() and targets.numel() and int(targets.min()) < 0:
             raise SettingsError("train_data(site)", "targets of 0 or more", int(targets.min()))
         bits = stream(local.seed, TorchEngine.noise, local.round, local.client)

@@ -25,7 +25,7 @@ from .torch_stacked import Stacked, masks
 from ...protocol.errors import SettingsError
 from ...strategies.optimizers import SGD
 from ...strategies.task import batches, stream
-from ...strategies.torch_task import TorchEngine
+from ...strategies.torch_task import TorchEngine, tensor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -72,7 +72,7 @@ class CompiledEngine(TorchEngine):
         """Train in place and return the loss, summed over every example of every epoch."""
         if not isinstance(data, tuple | list) or len(data) != 2:  # noqa: PLR2004 - a pair
             raise SettingsError("train_data(site)", "a pair of arrays", type(data).__name__)
-        inputs, targets = (torch.as_tensor(part) for part in data)
+        inputs, targets = (tensor_of(part) for part in data)
         rows = list(batches(local, len(inputs)))
         traced = self._traced(inputs[rows[0]], targets[rows[0]])
         arrays = self.model.state_dict(keep_vars=True)
