@@ -16,4 +16,7 @@ Processes            pool.py is a pool of workers for any user code: pool_server
 Flower               flower_grid.py is Flower's Grid over the pool, flower_callee.py the workers'
                      half, flower_records.py what they send each other; spill.py keeps what nodes
                      remember.
+                     work_wire.py is a work between two processes.
+Machines             replicas.py says who takes what where torchrun starts several processes;
+                     torch_replicas.py trains on all of them, torch_group.py is how they talk.
 """

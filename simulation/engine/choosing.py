@@ -9,7 +9,7 @@ of its tier, and who resumes a run forces that one: other tiers give other last 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -162,7 +162,7 @@ class _Trial:
         begin, tier = time.perf_counter(), None
         try:
             tier = (candidate.probe or candidate.make)()
-            _trained(tier, part(self._sample, FIRST))
+            _trained(tier, self._sample.part(slice(FIRST)))
             made_s = time.perf_counter() - begin
             times = candidate.workers if candidate.probe else 1
             self.figures[name] = Figure(times * timed(tier, self._sample), made_s)
@@ -197,25 +197,13 @@ def timed(tier: Tier, sample: Work) -> float:
     """Return how many clients a second a tier trains: the best of growing parts of the sample."""
     size, spent, best = min(FIRST, len(sample.clients)), 0.0, 0.0
     while spent < TRIAL_S:
-        work = part(sample, size)
+        work = sample.part(slice(size))
         begin = time.perf_counter()
         tier.reduce(work)
         took = max(time.perf_counter() - begin, 1e-9)
         spent, best = spent + took, max(best, size / took)
         size = min(2 * size, len(sample.clients))
     return best
-
-
-def part(work: Work, size: int) -> Work:
-    """Return the first clients of a work, as a work of their own."""
-    first = slice(0, size)
-    return replace(
-        work,
-        clients=work.clients[first],
-        model_of=None if work.model_of is None else work.model_of[first],
-        launches=None if work.launches is None else work.launches[first],
-        factors=None if work.factors is None else work.factors[first],
-    )
 
 
 def _trained(tier: Tier, work: Work) -> Reduced:

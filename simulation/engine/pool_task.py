@@ -8,29 +8,26 @@ With `rows` an update goes to a slot, from which the pool takes it.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import work_wire
 from .examples import Examples
 from .isolation import isolated
 from .loop import Loop
 from .reducing import Sum, Tally, count_values, write
 from .verdicts import Bounds, judge
 from .work import Verdict, Work
-from ...protocol.manifest import Manifest
 from ...server.core.segments import Segment
 from ...strategies.app import AppRef, load_task
-from ...strategies.trainer import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .pool_worker import Answer, Me
     from .reducing import Trained
-    from .work import Arrays
     from ...strategies.task import Task
 
 TAKEN = 1
@@ -123,46 +120,11 @@ def _said(trained: Trained, verdict: Verdict) -> Answer:
 
 def packed(work: Work, model: Segment) -> tuple[dict[str, Any], list[memoryview]]:
     """Return a work as fields and blobs; its models lie in `model`, one after another."""
-    optional = (work.model_of, work.launches, work.factors)
-    fields = {
-        "partitions": work.partitions,
-        "settings": asdict(work.settings),
-        "config": dict(work.config),
-        "weight_cap": work.weight_cap,
-        "max_norm": work.max_norm,
-        "evaluate": work.evaluate,
-        "cohort": work.sharing,
-        "models": str(model.path),
-        "model_bytes": len(model.view),
-        "manifest": Manifest.of(work.models[0]).to_json(),
-        "given": [array is not None for array in optional],
-    }
-    arrays = [work.clients, *(array for array in optional if array is not None)]
-    return fields, [np.ascontiguousarray(array).data.cast("B") for array in arrays]
+    fields, blobs = work_wire.packed(work)
+    return {**fields, "models": str(model.path), "model_bytes": len(model.view)}, blobs
 
 
 def unpacked(fields: Mapping[str, Any], blobs: Sequence[memoryview]) -> Work:
     """Return the work of another process."""
-    manifest = Manifest.from_json(fields["manifest"])
     view = Segment.attach(Path(fields["models"]), fields["model_bytes"], write=False).view
-    size = max(1, manifest.total_bytes)
-    models: list[Arrays] = [
-        manifest.views(view[start : start + manifest.total_bytes])
-        for start in range(0, len(view), size)
-    ]
-    clients, rest = np.frombuffer(blobs[0], np.int64), list(blobs[1:])
-    model_of, launches, factors = (rest.pop(0) if given else None for given in fields["given"])
-    return Work(
-        clients=clients,
-        partitions=fields["partitions"],
-        models=models,
-        model_of=None if model_of is None else np.frombuffer(model_of, np.int64),
-        settings=Settings(**fields["settings"]),
-        config=fields["config"],
-        launches=None if launches is None else np.frombuffer(launches, np.int64),
-        factors=None if factors is None else np.frombuffer(factors, np.float64),
-        weight_cap=fields["weight_cap"],
-        max_norm=fields["max_norm"],
-        evaluate=fields["evaluate"],
-        cohort=fields["cohort"],
-    )
+    return work_wire.unpacked(fields, blobs, view)

@@ -25,7 +25,7 @@ by their verdict, and nothing of theirs is in the sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -110,6 +110,20 @@ class Work:
             own: min(examples, weight_cap) of this work's clients, added up.
         """
         return own if self.agree is None else self.agree(own)
+
+    def part(self, places: slice | NDArray[np.int64]) -> Work:
+        """Return the work of the clients at these places, as one of its own."""
+
+        def of(values: NDArray[Any] | None) -> NDArray[Any] | None:
+            return None if values is None else values[places]
+
+        return replace(
+            self,
+            clients=self.clients[places],
+            model_of=of(self.model_of),
+            launches=of(self.launches),
+            factors=of(self.factors),
+        )
 
     def round_of(self, index: int) -> int:
         """Return the round that keys the streams of the index-th client."""

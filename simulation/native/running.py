@@ -59,11 +59,12 @@ class Running:
         been asked for their examples. Threads train from the first one on, with the exponent of
         the work before; where that turns out to be another, once more with the right one.
         """
-        total = np.zeros(self.values, np.int64)
+        total, agreed = np.zeros(self.values, np.int64), None
         while True:
             exponent = self._tier.exponent
             report, weight = self._train(total=total, exponent=exponent)
-            self._tier.exponent = exponent_for(weight)
+            agreed = self._work.round_weight(weight) if agreed is None else agreed
+            self._tier.exponent = exponent_for(agreed)
             if self._tier.exponent == exponent:
                 break
         counted = int(report.weights[report.counted].sum())
@@ -100,7 +101,7 @@ class Running:
         plan = _plan(self._optimizer, self._local)
         plan.clients, plan.models, plan.evaluate = clients, len(work.models), work.evaluate
         plan.exponent = exponent or 0
-        plan.limit = Bounds(max(1, clients), exponent).largest
+        plan.limit = Bounds(work.sharing, exponent).largest
         plan.max_norm = -1.0 if work.max_norm is None else work.max_norm
         plan.model, plan.table = pointer(self._models), pointer(cohort.table)
         plan.verdicts, plan.losses = pointer(tally.verdicts), pointer(tally.losses)
