@@ -97,6 +97,30 @@ def test_ginis_coefficient_is_the_mean_difference_over_twice_the_mean(uses: list
     assert (found.least, found.most, found.never) == (min(uses), max(uses), uses.count(0))
 
 
+def test_an_apps_own_names_say_what_a_metric_measures() -> None:
+    names = ["eval.eval_acc", "train.train_loss", "test.top5-accuracy", "test.accuracy", "test.f1"]
+    names += ["eval.accident", "eval.log_loss_ratio", "accuracy"]
+    made = entry(1, metrics=dict.fromkeys(names, 0.5))
+    found = figures.Figures.made(RUN, [made, entry(2)], [])
+    assert found.of_kind("accuracy") == ["test.accuracy", "test.top5-accuracy", "eval.eval_acc"]
+    assert found.of_kind("loss") == ["train.train_loss"]
+
+
+def test_a_test_by_the_clients_takes_time_of_the_round_whose_model_it_is() -> None:
+    """Flower's strategies evaluate after each round."""
+    made = [
+        entry(1, seconds={"train": 2.0}),
+        entry(1, phase="evaluate", seconds={"evaluate": 0.5}, metrics={"eval.accuracy": 0.25}),
+        entry(2, seconds={"train": 2.0}),
+    ]
+    found = figures.Figures.made(RUN, made, [])
+    assert [dict(point.own) for point in found.points] == [
+        {"train": 2.0, "evaluation": 0.5}, {"train": 2.0},
+    ]  # fmt: skip
+    assert [point.seconds for point in found.points] == [2.0, 4.5]
+    assert found.curve("eval.accuracy") == [0.25, None]
+
+
 def test_ages_are_counted_over_updates_and_not_over_rounds() -> None:
     """Ten updates: seven fresh, two of age 1, one of age 12; 90 % are at most 1 version old."""
     assert staleness.figures_of({0: 7, 1: 2, 12: 1}) == (1.4, 1, 12)

@@ -39,8 +39,8 @@ def outcomes(figures: Figures) -> Markup:
 def spread(figures: Figures) -> Markup | None:
     """Return the section about how far the clients are apart; None where nothing is recorded."""
     drawn = [
-        _quantiles(figures, picture, READS[f"spread of {picture.title.lower()}"])
-        for picture in PICTURES
+        _quantiles(figures, picture, READS[f"spread of {kind}"])
+        for kind, picture in PICTURES.items()
     ]
     if not any(drawn):
         return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .figures import best, finite, named, settings
-from .learning import ACCURACY, LOSS, WRITE, measures
+from .learning import PICTURES, WRITE, measures
 from .scale import duration, number, size
 from ...protocol.errors import SettingsError
 
@@ -79,8 +79,9 @@ def check(runs: Sequence[str], target: float | None) -> None:
         raise SettingsError("--target", "an accuracy or a loss above 0", target)
 
 
-def shared(found: Sequence[Figures], names: Sequence[str]) -> str | None:
-    """Return the first of the metrics that every run has a finite value of."""
+def shared(found: Sequence[Figures], kind: str) -> str | None:
+    """Return the first metric of a kind that every run has a finite value of."""
+    names = found[0].of_kind(kind)
     return next(
         (name for name in names if all(finite(figures.curve(name)) for figures in found)), None
     )
@@ -103,6 +104,10 @@ class Goal:
         """Return round and value of a run's best."""
         return best(figures, self.metric, larger=self.larger)
 
+    def most(self, found: Sequence[Figures]) -> float:
+        """Return the best of all runs: an app may count accuracy in per cent."""
+        return max(self.best(figures)[1] for figures in found)
+
     def target(self, found: Sequence[Figures]) -> float:
         """Return what every run came to: two digits of the best of the run that did worst."""
         values = [self.best(figures)[1] for figures in found]
@@ -119,8 +124,8 @@ class Goal:
 
 def goal(found: Sequence[Figures]) -> Goal | None:
     """Return by what these runs can be judged."""
-    for names, larger in ((ACCURACY, True), (LOSS, False)):
-        metric = shared(found, names)
+    for kind, larger in (("accuracy", True), ("loss", False)):
+        metric = shared(found, kind)
         if metric is not None:
             return Goal(metric=metric, larger=larger)
     return None
@@ -137,7 +142,7 @@ def compared(found: Sequence[Figures], target: float | None = None) -> list[Grou
         SettingsError: The target is no accuracy, and the runs are judged by one.
     """
     by = goal(found)
-    if by is not None and by.larger and target is not None and target > 1:
+    if by is not None and by.larger and target is not None and target > max(1.0, by.most(found)):
         raise SettingsError("--target", "an accuracy up to 1", target)
     groups = [_glance(found, by)]
     if by is not None:
@@ -164,8 +169,8 @@ def _glance(found: Sequence[Figures], by: Goal | None) -> Group:
         Row(name="updates", values=used),
         Row(name="updates a second", values=speeds, write=lambda speed: f"{speed:,.4g}"),
     ]
-    for names in (ACCURACY, LOSS):
-        metric = shared(found, names)
+    for kind in PICTURES:
+        metric = shared(found, kind)
         rows += [_last(found, metric)] if metric is not None else []
     if by is not None:
         tops = [by.best(figures) for figures in found]

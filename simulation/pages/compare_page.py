@@ -43,7 +43,7 @@ def _group(runs: Sequence[str], group: Group) -> Markup:
 
 
 def _curves(found: Sequence[Figures]) -> Markup:
-    metrics = {picture: shared(found, names) for picture, names in PICTURES.items()}
+    metrics = {picture: shared(found, kind) for kind, picture in PICTURES.items()}
     lacks = [
         missing(f"{picture.title}: there is none that every one of these runs records.")
         for picture, name in metrics.items()

@@ -9,9 +9,11 @@ lost again; times and bytes add up what every attempt took, those that failed to
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...server import outcome
@@ -24,11 +26,9 @@ if TYPE_CHECKING:
     from ...server.run_directory import RunDirectory
 
 READS = {
-    "accuracy of the server": "test.accuracy",
-    "accuracy of the clients": "eval.accuracy",
-    "loss of the server": "test.loss",
-    "loss of the clients": "eval.loss",
-    "loss in training": "train.loss",
+    "the server's test": outcome.TEST,
+    "on the clients' data": "eval.",
+    "while training": "train.",
     "virtual time": "clock.closed",
     "work of the devices": "clock.work",
     "what became of clients": "clients.",
@@ -46,6 +46,11 @@ dots for tables in tables. What ends in a point begins a family: `clients.accura
 `staleness.3`. Parts of a round's time are shown under the names that they have."""
 OUTCOMES = ("used", "refused", "late", "lost", "offline", "crashed")
 """What can become of a client in a round; `clients.late` and its like count them."""
+KINDS = {
+    "accuracy": re.compile(r"(?:.*[._-])?acc(?:uracy)?"),
+    "loss": re.compile(r"(?:.*[._-])?loss"),
+}
+"""What a metric measures, by the name that an app gave it: `accuracy`, `eval_acc`, `train_loss`."""
 GROUPS = {
     **dict.fromkeys(("late",), "late"),
     **dict.fromkeys(("lost", "expelled", "bad share"), "lost"),
@@ -53,15 +58,16 @@ GROUPS = {
 }
 """Kinds of events that say what became of a node in a round, and how a page calls it."""
 _WHOSE = {
-    outcome.TEST: "server's test",
-    "eval.": "on the clients' data",
-    "train.": "while training",
+    READS["the server's test"]: "server's test",
+    READS["on the clients' data"]: "on the clients' data",
+    READS["while training"]: "while training",
 }
 PARTS = {
     **{"inviting": "training and keys of the cohort", "sharing": "shares", "summing": "uploads"},
     **{"voting": "votes", "unmasking": "released shares", "summed": ""},
     **{"decide": "the clock", "train": "the tier", "aggregate": "the server step"},
     **{"evaluate": "the server's test", "idle": "the rest"},
+    **{"evaluation": "the clients' test of the model"},
 }
 """Parts of a round in their order, and what each waits for or does."""
 PASSING = frozenset({"initial", "tested", "memory"})
@@ -161,21 +167,29 @@ class Figures:
 
     def curve(self, name: str) -> list[float | None]:
         """Return a metric at every point, None where a round has none."""
-        if name.startswith("eval."):
+        if name.startswith(READS["on the clients' data"]):
             return [self.on_clients.get(point.number, {}).get(name) for point in self.points]
         return [point.metrics.get(name) for point in self.points]
 
-    @property
-    def accuracy(self) -> str | None:
-        """The metric by which this run is judged: the server's own test, else the clients'."""
-        for name in (READS["accuracy of the server"], READS["accuracy of the clients"]):
-            if any(value is not None for value in self.curve(name)):
-                return name
-        return None
+    @cached_property
+    def metrics(self) -> frozenset[str]:
+        """The names of all metrics."""
+        tables = [point.metrics for point in self.points] + list(self.on_clients.values())
+        return frozenset(name for table in tables for name in table)
+
+    def of_kind(self, kind: str) -> list[str]:
+        """Return the metrics of a kind of `KINDS`: those of the server's test first."""
+        found = [
+            (list(_WHOSE).index(beginning), len(name), name)
+            for name in self.metrics
+            for beginning in _WHOSE
+            if name.startswith(beginning) and KINDS[kind].fullmatch(named(name)[0])
+        ]
+        return [name for *_, name in sorted(found)]
 
     def family(self, beginning: str) -> list[str]:
-        """Return the metrics whose names begin so, each once, sorted as numbers where they are."""
-        found = {n for point in self.points for n in point.metrics if n.startswith(beginning)}
+        """Return the metrics whose names begin so, sorted as numbers where they are."""
+        found = (name for name in self.metrics if name.startswith(beginning))
         return sorted(found, key=lambda name: (len(name), name))
 
     def said(self, key: str) -> str | None:
@@ -197,6 +211,10 @@ def _points(records: Iterable[RoundRecord], events: Iterable[Event]) -> Iterable
         seconds += sum(_lasted(record).values())
         moved += record.bytes_up + record.bytes_down
         if record.phase != "train":
+            tested = points.get(record.round)
+            if tested is not None and record.outcome == "finished":
+                own = {**tested.own, "evaluation": sum(_lasted(record).values())}
+                points[record.round] = replace(tested, own=own)
             continue
         if record.outcome == "lost":
             points.pop(record.round, None)
@@ -258,7 +276,9 @@ def _on_clients(records: Iterable[RoundRecord]) -> dict[int, dict[str, float]]:
             standing = [0, *(number for number in standing if number not in {0, record.round})]
         if record.outcome != "finished":
             continue
-        means = {n: v for n, v in record.metrics.items() if n.startswith("eval.")}
+        means = {
+            n: v for n, v in record.metrics.items() if n.startswith(READS["on the clients' data"])
+        }
         if means:
             found[standing[-1]] = means
         if record.phase == "train":

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from .blocks import figure, legend, missing, panels, section, table, written
-from .figures import READS, finite, named
+from .figures import finite, named
 from .markup import Markup, join, tag
 from .plots import Axis, Curve, area, lines
 from .scale import SIZES, TIMES, Scale, duration, number, size
@@ -39,8 +39,6 @@ WRITE = {
     "bytes moved": size,
 }
 """How a value of each is written."""
-ACCURACY = (READS["accuracy of the server"], READS["accuracy of the clients"])
-LOSS = (READS["loss of the server"], READS["loss of the clients"], READS["loss in training"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +63,11 @@ class Line:
 
 
 PICTURES = {
-    Picture(title="Accuracy", kind="share of examples", limits=(0.0, 1.0)): ACCURACY,
-    Picture(title="Loss", kind="mean over examples", limits=None): LOSS,
+    "accuracy": Picture(title="Accuracy", kind="share of examples", limits=(0.0, 1.0)),
+    "loss": Picture(title="Loss", kind="mean over examples", limits=None),
 }
+"""By kind of metric."""
+_COLOURS = 7
 
 
 def measures(points: Sequence[Point]) -> dict[str, list[float]]:
@@ -146,29 +146,41 @@ class Curves:
 
 def learning(figures: Figures) -> Markup:
     """Return the section about what was learnt, of a run with at least one point."""
-    found = Curves.of(figures, (*ACCURACY, *LOSS))
+    kinds = {kind: figures.of_kind(kind)[:_COLOURS] for kind in PICTURES}
+    found = Curves.of(figures, [name for names in kinds.values() for name in names])
     lacks = [
-        missing(f"{picture.title}: no round of this run records one.")
-        for picture, names in PICTURES.items()
-        if not set(names) & set(found.values)
+        missing(f"{PICTURES[kind].title}: no round of this run records one.")
+        for kind, names in kinds.items()
+        if not names
     ]
     if not found.values:
         return section("Learning", *lacks)
-    drawn = [(name, _pictures(name, xs, found.values)) for name, xs in found.by.items()]
+    drawn = [(name, _pictures(name, xs, kinds, found.values)) for name, xs in found.by.items()]
     return section("Learning", *lacks, panels(drawn), found.table("learning", "Numbers"))
 
 
-def _pictures(measure: str, xs: Sequence[float], curves: Mapping[str, Values]) -> Markup:
+def _pictures(
+    measure: str,
+    xs: Sequence[float],
+    kinds: Mapping[str, Sequence[str]],
+    curves: Mapping[str, Values],
+) -> Markup:
     made = []
-    for picture, names in PICTURES.items():
+    for kind, names in kinds.items():
         there = [name for name in names if name in curves]
         drawn = [
-            Line(name=named(name)[1], xs=xs, values=curves[name], colour=i)
+            Line(name=_called(name, kind), xs=xs, values=curves[name], colour=i)
             for i, name in enumerate(there)
         ]
         if drawn:
-            made.append(against(picture, measure, drawn, "learning"))
+            made.append(against(PICTURES[kind], measure, drawn, "learning"))
     return tag("div", *made, class_="pair")
+
+
+def _called(metric: str, kind: str) -> str:
+    """Return what a curve is called in the picture of its kind."""
+    short, whose = named(metric)
+    return whose if short == kind else f"{short}, {whose}"
 
 
 def against(picture: Picture, measure: str, curves: Sequence[Line], rows: str) -> Markup:
@@ -186,7 +198,9 @@ def against(picture: Picture, measure: str, curves: Sequence[Line], rows: str) -
     limits = picture.limits
     scale = Scale.positive(values) if limits is None else Scale.linear(values, limits=limits)
     x = axis(measure, [value for line in curves for value in line.xs])
-    y = Axis(name=f"{picture.title.lower()} ({picture.kind})", scale=scale)
+    usual = limits is None or limits[0] <= min(values) <= max(values) <= limits[1]
+    kind = f" ({picture.kind})" if usual else ""
+    y = Axis(name=f"{picture.title.lower()}{kind}", scale=scale)
     named_ = len(curves) > 1 or curves[0].name
     drawn = [
         lines(line.xs, [Curve(name=line.name, values=line.values, colour=line.colour)], [], x, y)

@@ -6,8 +6,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from .blocks import about, missing, section
-from .figures import READS, finite, named
-from .learning import ACCURACY, LOSS, Curves, Line, Picture, against
+from .figures import KINDS, READS, finite, named
+from .learning import Curves, Line, Picture, against
 from .markup import Markup, tag
 from .scale import number
 
@@ -39,11 +39,10 @@ def metrics(figures: Figures) -> Markup | None:
 
 def _names(figures: Figures) -> list[str]:
     """Return the names of what is left: not drawn elsewhere, and no count."""
-    every = {name for point in figures.points for name in point.metrics}
-    every |= {name for means in figures.on_clients.values() for name in means}
+    elsewhere = {name for kind in KINDS for name in figures.of_kind(kind)}
     return sorted(
         name
-        for name in every - {*ACCURACY, *LOSS}
+        for name in figures.metrics - elsewhere
         if not name.startswith(_ELSEWHERE) and not name.endswith(_COUNTS)
     )
 

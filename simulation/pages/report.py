@@ -89,12 +89,12 @@ def _lead(figures: Figures) -> list[object]:
 
 def _glance(figures: Figures) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
-    name = figures.accuracy
-    values = [] if name is None else finite(figures.curve(name))
-    if name is not None and values:
+    curves = {name: finite(figures.curve(name)) for name in figures.of_kind("accuracy")}
+    name = next((name for name, values in curves.items() if values), None)
+    if name is not None:
         number, top = best(figures, name)
         below = f"{named(name)[1]}; best {top:.4f}, round {number:,}"
-        found.append(("accuracy", f"{values[-1]:.4f}", below))
+        found.append(("accuracy", f"{curves[name][-1]:.4f}", below))
     if figures.points:
         found += _costs(figures, figures.points[-1])
     tier = figures.said("tier")
