@@ -4,8 +4,6 @@
 // holds some pixels of a row times some vectors of output channels, for all of the sum. Weights lie
 // [KH][KW][CI][padded(CO)], bias after them.
 
-constexpr int REGISTERS = WIDTH == 64 ? 32 : 16;
-
 // Vectors of output channels in a tile, and pixels beside them.
 constexpr int tile_columns(int cols) { return cols < 4 || REGISTERS < 32 ? split(cols, REGISTERS < 32 ? 2 : 3) : split(cols, 4); }
 constexpr int tile_pixels(int columns, int width) {

@@ -4,8 +4,11 @@ template <int IN, int XS, int OUT, bool BIAS, bool RELU>
 struct Linear {
     static constexpr int YS = padded(OUT), COLS = YS / V;
     static constexpr int BIAS_AT = IN * YS, PARAMS = BIAS_AT + (BIAS ? YS : 0);
-    static constexpr int C = split(COLS, 5), R = C <= 2 ? 10 : C == 3 ? 8 : C == 4 ? 6 : 5;
-    static constexpr bool MASKS = RELU;
+    // A tile has C vectors of outputs, and rows for as many registers as there are.
+    static constexpr int C = split(COLS, REGISTERS == 32 ? 5 : 2), FIT = (REGISTERS - 1 - C) / C;
+    static constexpr int R = std::min(FIT, 10);
+    // Weights beyond L2 are read once a batch: so many rows of them stay in L1 for all examples.
+    static constexpr int DEEP = IN * YS * sizeof(Real) <= 524288 ? IN : std::max(1, 24576 / int(YS * sizeof(Real)));
     Memory turned, scaled;
 
     void reserve(int n) {
@@ -14,20 +17,23 @@ struct Linear {
     }
 
     void forward(const Real* p, const Real* x, Real* y, int n, const Step&) {
-        blocks<COLS, C>([&](int c0, auto cs) {
-            constexpr int c = cs.value;
-            row_blocks<R>(n, [&](int r0, auto rs) {
-                constexpr int r = rs.value;
-                Vec acc[r][c];
-                UNROLL for (int j = 0; j < c; j++) {
-                    const Vec b = BIAS ? load(p + BIAS_AT + (c0 + j) * V) : Vec{};
-                    UNROLL for (int i = 0; i < r; i++) acc[i][j] = b;
-                }
-                multiply<r, c, IN, XS, YS>(acc, x + r0 * XS, p + c0 * V);
-                UNROLL for (int i = 0; i < r; i++)
-                    UNROLL for (int j = 0; j < c; j++)
-                        store(y + (r0 + i) * YS + (c0 + j) * V,
-                              RELU ? positive(acc[i][j]) : acc[i][j]);
+        blocks<IN, DEEP>([&](int k0, auto ks) {
+            blocks<COLS, C>([&](int c0, auto cs) {
+                constexpr int c = cs.value;
+                row_blocks<R>(n, [&](int r0, auto rs) {
+                    constexpr int r = rs.value;
+                    Real* out = y + r0 * YS + c0 * V;
+                    Vec acc[r][c];
+                    UNROLL for (int j = 0; j < c; j++) {
+                        const Vec b = BIAS ? load(p + BIAS_AT + (c0 + j) * V) : Vec{};
+                        UNROLL for (int i = 0; i < r; i++) acc[i][j] = k0 ? load(out + i * YS + j * V) : b;
+                    }
+                    multiply<r, c, ks.value, XS, YS>(acc, x + r0 * XS + k0, p + k0 * YS + c0 * V);
+                    const bool ends = RELU && k0 + ks.value == IN;
+                    UNROLL for (int i = 0; i < r; i++)
+                        UNROLL for (int j = 0; j < c; j++)
+                            store(out + i * YS + j * V, ends ? positive(acc[i][j]) : acc[i][j]);
+                });
             });
         });
     }
@@ -80,7 +86,7 @@ struct Linear {
                         const Step& s) {
         blocks<COLS, C>([&](int c0, auto cs) {
             constexpr int c = cs.value;
-            blocks<ROWS, 5>([&](int k1, auto ks) {
+            blocks<ROWS, split(ROWS, FIT)>([&](int k1, auto ks) {
                 constexpr int k = ks.value;
                 const int at = (k0 + k1) * YS + c0 * V;
                 Real* out = (FUSED ? p : g) + at;

@@ -1,5 +1,7 @@
 // Matrix products by tiles of registers: R rows times C vectors, sizes known when compiled.
 
+constexpr int REGISTERS = WIDTH == 64 ? 32 : 16;
+
 constexpr int split(int total, int most) {  // the size of the most equal blocks of at most `most`
     const int n = (total + most - 1) / most;
     return (total + n - 1) / n;
