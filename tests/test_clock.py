@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umbel.protocol.errors import SettingsError
+from umbel.protocol.errors import SettingsError, StateError
 from umbel.simulation.clock.choosing import Pace, clock_for
 from umbel.simulation.clock.decision import Outcome
 from umbel.simulation.clock.everybody import Everybody
@@ -57,13 +57,14 @@ def test_uniform_is_uniform() -> None:
     assert np.abs(numbers - (np.arange(100_000) + 0.5) / 100_000).max() < 1.95 / 100_000**0.5
 
 
-def test_the_first_candidates_are_those_of_the_hash() -> None:
+@pytest.mark.parametrize("one_in", [2, 9])
+def test_the_first_candidates_are_those_of_the_hash(one_in: int) -> None:
     expected: list[int] = []
-    for j in range(100):
-        candidate = hashed(7, 3, 5, j) % 50
-        if candidate % 2 == 0 and candidate not in expected:
+    for j in range(240):  # 4 k, 8 k, 16 k and 32 k of them
+        candidate = hashed(7, 3, 5, j) % 500
+        if candidate % one_in == 0 and candidate not in expected:
             expected.append(candidate)
-    found = picked(4, 50, 7, 5, lambda ids: ids % 2 == 0)
+    found = picked(4, 500, 7, 5, lambda ids: ids % one_in == 0)
     assert found.tolist() == expected[:4]
     assert candidates(50, 7, 5, np.arange(3)).tolist() == [
         hashed(7, 3, 5, j) % 50 for j in range(3)
@@ -108,6 +109,13 @@ def test_a_cohort_differs_by_round_and_attempt_and_repeats() -> None:
     again.restore(clock.state())
     assert again.decide(1).used.tolist() == first
     assert len({tuple(found) for found in (first, second, tried)}) == 3
+
+
+def test_the_state_of_another_clock_is_refused() -> None:
+    with pytest.raises(
+        StateError, match=r"the clock's state: expected nothing, got now; go on with the fleet"
+    ):
+        Everybody(6).restore({"now": 3.0})
 
 
 @pytest.mark.parametrize("cohort", [0, 7])

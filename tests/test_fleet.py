@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from umbel.protocol.errors import Refused, SettingsError
@@ -176,6 +176,9 @@ def traced(path: Path, rows: dict[str, object]) -> Availability:
     return Availability.read(path)
 
 
+@example([0, 10, 20, 60], 70)
+@example([0, 60], 70)
+@example([0, 10, 20, 60], 25)
 @given(st.lists(st.integers(0, 60), min_size=2, max_size=12, unique=True), st.integers(0, 400))
 def test_a_trace_repeats(
     tmp_path_factory: pytest.TempPathFactory, times: list[int], at: int

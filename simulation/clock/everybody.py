@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .decision import Decision, Outcome
+from .kept import numbers_of
 from .picking import chosen
 from ...protocol.errors import SettingsError
 
@@ -66,4 +67,5 @@ class Everybody:
         return {}
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Take nothing."""
+        """Take nothing; see `Clock`."""
+        numbers_of(state, set())

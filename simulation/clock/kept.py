@@ -21,7 +21,9 @@ def numbers_of(state: Mapping[str, object], names: set[str]) -> dict[str, object
         StateError: It has others.
     """
     if state.keys() != names:
-        raise StateError(_WHERE, ", ".join(sorted(names)), ", ".join(sorted(state)))
+        expected, got = (", ".join(sorted(keys)) or "nothing" for keys in (names, state.keys()))
+        move = "go on with the fleet and the settings of before"
+        raise StateError(_WHERE, expected, got, move)
     return dict(state)
 
 
