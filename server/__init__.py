@@ -8,6 +8,7 @@ A round       coordinator.py drives rounds, attempt.py one try at one, on what s
               consistency.py refuses what contradicts itself; planning.py and
               cohort.py choose whom to ask, invitation.py says what for, rejoin.py whether the
               last round waits, handover.py whether a session makes room for the next.
+              reduced.py is a round whose updates come as one, in a simulation;
               initial.py takes a first model from a file, outcome.py reads an opened sum, keeping.py
               says which rounds stay on the disk.
 Resume        history.py is where a run stands, by its ledger; open_round.py what is kept of a
@@ -25,7 +26,8 @@ The record    run_directory.py is a run on disk, run_place.py where it lies and 
               round_folder.py one round of it, by plain_files.py and array_file.py; ledger.py its
               chain of entries, in the SQLite file of ledger_file.py; disk_space.py says what it
               will still take. lost_rounds.py finds where a run goes on, run_check.py what of it is
-              damaged. write_behind.py does the writing in one thread; runs_cli.py shows past runs.
+              damaged. write_behind.py does the writing in one thread, group_commit.py
+              for rounds that are shorter than that; runs_cli.py shows past runs.
               run_feed.py reads a run's ledger while another process writes it, run_lines.py are
               its rounds as lines.
 Core service  core_cli.py is `umbel core up`, hosts_cli.py what it is over several hosts, and

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .deadlines import PhaseClock
+from .outcome import NOTHING
 from ..protocol import messages_pb2 as pb
 from ..protocol import plain
 from ..protocol.codec import Codec
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from .ingest import Intake, OpenIntake
     from .invitation import Plan
+    from .stepping import StepOrder, Stepped
     from ..protocol.layout import Sums
 
 P, E = RoundPhase, RoundEvent
@@ -51,18 +53,18 @@ class Attempt:
     ) -> None:
         """Invite nobody yet: the coordinator has sent `Start` to the cohort.
 
-        `intake` opens the sum, `post` sends to a node, `note` records an event `(kind, node,
-        code)`, `knows` says whether a node was sent a certificate before, and remembers that it
-        is now; `keep` is called before votes are asked for; `now` is in monotonic seconds.
+        `intake` opens the sum, `post` sends to a node, `note` records `(kind, node, code)`, `knows`
+        notes a node's certificate and says whether it was sent before; `keep` is called before the
+        votes; `now` is in monotonic seconds.
         """
         self.plan = plan
         self.phase = P.INVITING
         self.cause = self.culprit = ""
         self._now, self.clock = now, PhaseClock(plan.times, now)
-        self.roster: tuple[str, ...] = ()
-        self.survivors: tuple[str, ...] = ()
+        self.roster, self.survivors = tuple[str, ...](), tuple[str, ...]()
         self.sums: Sums | None = None
         self.codec: Codec | None = None
+        self.beside = NOTHING
         self._open_intake, self._post, self._note, self._knows = intake, post, note, knows
         self._server, self._keep = Reopenable(plan.terms), keep
         self._intake: Intake | None = None
@@ -100,7 +102,6 @@ class Attempt:
         self._arrived(node, lambda _: digest, now)
 
     def _arrived(self, node: str, taken: Callable[[Intake], bytes], now: float) -> None:
-        """Fold a vector when `taken` returns its digest; empty while it is not whole."""
         self._now = now
         if self.phase is not P.SUMMING or node in self._gone:
             return  # late: the survivors are frozen, and it is not among them
@@ -145,8 +146,8 @@ class Attempt:
 
     def wants(self, node: str) -> int | None:
         """Return the offset from which a member's vector is wanted; None while no slot is free."""
-        open_for = self.phase is P.SUMMING and node not in self._gone and node in self._headers
-        return self._intake.wants(node, self._now) if open_for and self._intake else None
+        wanted = self.phase is P.SUMMING and node in self._headers.keys() - self._gone
+        return self._intake.wants(node, self._now) if wanted and self._intake else None
 
     def expel(self, node: str, why: str) -> None:
         """Drop a member by name; its bytes are in no sum."""
@@ -155,6 +156,10 @@ class Attempt:
         self._note("expelled", node, why)
         self._leave(node)
         self._post(node, self._closing(node))
+
+    def step(self, order: StepOrder) -> Stepped:
+        """Make the next model out of the opened sum; VoidRound if it cannot be."""
+        return self.opened().step(order)
 
     def committed(self, now: float) -> None:
         """Note that the coordinator committed the round; the sum is given back."""
@@ -270,11 +275,7 @@ class Attempt:
             return self._server.has_quorum
         if self.phase is P.UNMASKING:
             return self._server.solvable
-        return self._hopeless()
-
-    def _hopeless(self) -> bool:
-        """Whether so many are gone that waiting for the others cannot help."""
-        numbers = self._server.numbers
+        numbers = self._server.numbers  # so many may be gone that waiting cannot help
         return numbers is not None and len(self._gone & set(self.roster)) > numbers.d
 
     def _go_on(self, now: float) -> None:
@@ -388,9 +389,8 @@ class Attempt:
 
     def _end(self) -> None:
         """Close the attempt for everybody who is still in it, and give the sum back."""
-        for node in self.plan.cohort:
-            if node not in self._gone:
-                self._post(node, self._closing(node))
+        for node in (node for node in self.plan.cohort if node not in self._gone):
+            self._post(node, self._closing(node))
         if self._intake is not None:
             self._intake.close()
         self._intake, self.sums = None, None

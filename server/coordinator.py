@@ -317,13 +317,13 @@ class Coordinator:
             if self._around.test is not None:
                 tested = self._around.test(self.manifest.views(stepped.packed))
                 record |= {f"test.{name}": value for name, value in tested.items()}
-            self._force.move_on(self.round, stepped)
-        for line in outcome.warnings(record, codec):
+            self._force.move_on(self.round, stepped, attempt.beside.extra)
+        for line in outcome.warnings(record, codec, exact=attempt.beside.exact):
             self.note("warning", "", line)
         attempt.committed(now)
         self._record(attempt, "finished", record)
         if self._phase == "train":
-            self._keeping.finished(self.round, self.digest, record)
+            self._keeping.finished(self.round, self.digest, record, attempt.beside.held)
 
     def _failed(self, attempt: Attempt, now: float) -> None:
         void = attempt.phase is RoundPhase.VOID

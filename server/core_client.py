@@ -60,6 +60,9 @@ class CoreLost(StateError):
 class CoreClient:
     """The open connection of one run."""
 
+    clean = False
+    """What the core's moments are worth is known there."""
+
     def __init__(self, connection: socket.socket, root: x509.Certificate, name: str) -> None:
         """Made by `open`, for the federation `name` with this root."""
         self._socket = connection

@@ -40,6 +40,11 @@ class Embedded:
             raise RoundFailed("server step: no model is in force")
         return self._model
 
+    @property
+    def clean(self) -> bool:
+        """Whether the moments are those of the model in force."""
+        return self.model.clean
+
     def intake(self, ctx: bytes, plan: Plan, codec: Codec) -> Intake:
         """Open the sum of an attempt."""
         return EmbeddedIntake(self, self._world, ctx, plan, codec, self._firewall)

@@ -97,6 +97,10 @@ OpenIntake = Callable[[bytes, "Plan", "Codec"], Intake]
 class AggregationCore(Protocol):
     """Sums and model of one run: in this process (embedded.py), or in the core service."""
 
+    @property
+    def clean(self) -> bool:
+        """Whether its moments are known to be those of the model in force: none is restored."""
+
     def intake(self, ctx: bytes, plan: Plan, codec: Codec, /) -> Intake:
         """Open the sum of an attempt."""
 

@@ -1,4 +1,4 @@
-"""Which rounds stay on the disk beside the newest: the best one, and those still to be tested.
+"""Which rounds stay on the disk beside the newest: the best one, and those still needed.
 
 A round is judged when it has finished and, where the server tests models while the rounds go on
 (evaluation.py), again when its test is done. Until then its folder is held. Rounds that were
@@ -35,9 +35,20 @@ class Keeping:
             tests: What tests models after their rounds, if anything does.
         """
         self._directory, self._best, self._tests = directory, best, tests
+        self._held: tuple[int, ...] = ()
 
-    def finished(self, number: int, digest: bytes, metrics: Mapping[str, float]) -> None:
-        """Judge a round by its own entry, and have its model tested."""
+    def finished(
+        self,
+        number: int,
+        digest: bytes,
+        metrics: Mapping[str, float],
+        held: tuple[int, ...] = (),
+    ) -> None:
+        """Judge a round by its own entry, and have its model tested.
+
+        `held` are rounds from whose models somebody still trains.
+        """
+        self._held = held
         if self._tests is not None:
             self._tests.submit(number, digest)
         self.tested(number, metrics)
@@ -48,4 +59,4 @@ class Keeping:
         if self._best is None or score > self._best[0]:
             self._best = score, number
         held = self._tests.held if self._tests is not None else ()
-        self._directory.prune(self._best[1], *held)
+        self._directory.prune(self._best[1], *self._held, *held)

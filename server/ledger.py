@@ -192,6 +192,12 @@ class Ledger:
         with self._watched():
             self._append("round", row)
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Let everything that is appended meanwhile be committed at the end, or nothing of it."""
+        with self._watched(), ledger_file.transaction(self._db):
+            yield
+
     def run(self) -> RunRecord:
         """Return the run.
 
@@ -291,8 +297,7 @@ class Ledger:
 
     def _append(self, table: str, row: dict[str, Any]) -> None:
         """Chain and insert one row, in one transaction that starts with the write lock."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with ledger_file.transaction(self._db):
             seq, last = self._last()
             row = {"seq": seq + 1, **row}
             row["hash"] = _link(last, table, row)
@@ -301,11 +306,6 @@ class Ledger:
                 f"INSERT INTO {table} ({names}) VALUES ({marks})",  # noqa: S608 - own names
                 tuple(row.values()),
             )
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:  # SQLite ends it itself where the disk failed
-                self._db.execute("ROLLBACK")
-            raise
 
     def _last(self) -> tuple[int, bytes]:
         newest = [self._db.execute(query).fetchone() for query in _NEWEST]

@@ -75,6 +75,22 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         return _opened(path, "ro&immutable=1", make=False)
 
 
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Write all of it or nothing, beginning with the write lock; a part of one that is open."""
+    if db.in_transaction:
+        yield
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # SQLite ends it itself where the disk failed
+            db.execute("ROLLBACK")
+        raise
+
+
 def is_blank(path: Path) -> bool:
     """Tell whether a ledger's file is not there, or knows no model: nothing is lost with it."""
     if not path.exists() or path.stat().st_size == 0:

@@ -66,23 +66,24 @@ class ModelInForce:
         if (sums := attempt.sums) is None or (codec := attempt.codec) is None:
             raise TooFewMembers("the attempt has no sum")
         self._rounds.flush()
-        state = self._rounds.state() if self._rule.moments else None
+        restored = bool(self._rule.moments) and not self._core.clean
+        state = self._rounds.state() if restored else None
         plan, survivors = attempt.plan, len(attempt.survivors)
         order = StepOrder(
             self._rule, plan.terms.round, plan.layout, codec, survivors, sums.weight, state
         )
-        stepped = attempt.opened().step(order)
+        stepped = attempt.step(order)
         if not self._noted:
             self._noted = True
             self._note("memory", "", in_words(stepped.memory))
         return stepped
 
-    def move_on(self, number: int, stepped: Stepped) -> None:
+    def move_on(self, number: int, stepped: Stepped, extra: Mapping[str, Any]) -> None:
         """Publish what round `number` made, and write it down; it is not committed yet."""
         self._core.publish(stepped.digest)
         self._take(stepped.digest, stepped.packed)
         self._rounds.write_round(
-            number, self.arrays, self._manifest, stepped.digest, {}, stepped.moments
+            number, self.arrays, self._manifest, stepped.digest, extra, stepped.moments
         )
 
     def _take(self, digest: bytes, packed: memoryview) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .ledger import RoundRecord
 
@@ -24,6 +25,26 @@ SATURATION_LIMIT = 0.001
 """Share of clamped values in the sum above which a round warns."""
 CAP_FACTOR = 16
 """A weight cap this many times the mean weight wastes the code's resolution."""
+
+
+class Beside(NamedTuple):
+    """What whoever hands an attempt's sum over says beside it; members say nothing."""
+
+    figures: Mapping[str, float] = MappingProxyType({})
+    """What stands in the entry beside what the aggregate says."""
+    seconds: Mapping[str, float] = MappingProxyType({})
+    """How long each part of the round took; empty for the phases of the round table."""
+    extra: Mapping[str, Any] = MappingProxyType({})
+    """What resume needs beside the model, as JSON can hold it."""
+    traffic: tuple[int, int] | None = None
+    """Bytes up and down; None for what went through the coordinator."""
+    held: tuple[int, ...] = ()
+    """Earlier rounds whose models are still trained from."""
+    exact: bool = False
+    """Whether the sum has no code whose resolution a setting could waste."""
+
+
+NOTHING = Beside()
 
 
 def means(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -81,8 +102,11 @@ def recorded(sums: Sums, layout: MessageLayout, survivors: int) -> dict[str, flo
     return record
 
 
-def warnings(record: Mapping[str, float], codec: Codec) -> list[str]:
-    """Return a line for each setting that this round shows to be badly chosen."""
+def warnings(record: Mapping[str, float], codec: Codec, *, exact: bool = False) -> list[str]:
+    """Return a line for each setting that this round shows to be badly chosen.
+
+    Where the sum is `exact`, a weight cap can only be too low.
+    """
     lines = []
     saturation, weight = record.get("saturation", 0.0), record.get("weight.mean", 0.0)
     if weight >= codec.weight_cap > 1:
@@ -95,7 +119,7 @@ def warnings(record: Mapping[str, float], codec: Codec) -> list[str]:
             f"{saturation:.2%} of the values were clamped to ±{codec.value_range}; "
             "raise value-range"
         )
-    if weight and codec.weight_cap > CAP_FACTOR * weight:
+    if weight and not exact and codec.weight_cap > CAP_FACTOR * weight:
         lines.append(
             f"weight-cap {codec.weight_cap} is more than {CAP_FACTOR} times the mean weight "
             f"{weight:.0f}; lower it"
@@ -119,7 +143,9 @@ def entry(
         model: Digest of the model in force after it.
         traffic: Bytes up and down since the last entry.
     """
-    terms = attempt.plan.terms
+    terms, beside = attempt.plan.terms, attempt.beside
+    seconds = beside.seconds or attempt.clock.seconds
+    traffic = beside.traffic or traffic
     return RoundRecord(
         round=terms.round,
         attempt=terms.attempt,
@@ -129,8 +155,8 @@ def entry(
         roster=attempt.roster,
         survivors=attempt.survivors,
         model=model.hex(),
-        metrics=metrics,
-        seconds={name: round(value, 6) for name, value in attempt.clock.seconds.items()},
+        metrics={**metrics, **beside.figures},
+        seconds={name: round(value, 6) for name, value in seconds.items()},
         bytes_up=traffic[0],
         bytes_down=traffic[1],
     )

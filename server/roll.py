@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from .invitation import Joined
-from ..protocol.errors import PeerError
+from ..protocol.errors import BadCertificate, PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Roll(Mapping[str, Joined]):
     """The nodes that are here: by id, hex, in the order of their coming."""
 
-    def __init__(self, verifier: Verifier) -> None:
-        """Start with nobody."""
+    def __init__(self, verifier: Verifier | None) -> None:
+        """Start with nobody; without a verifier it stays so."""
         self._verifier = verifier
         self._nodes: dict[str, Joined] = {}
         self._prints, self._sent = dict[bytes, int](), dict[str, int]()
@@ -55,6 +55,8 @@ class Roll(Mapping[str, Joined]):
 
     def judged(self, der: bytes, wall: datetime) -> Joined:
         """Return whose certificate this is; BadCertificate where it is no member's."""
+        if self._verifier is None:
+            raise BadCertificate("this run", "takes no members")
         return Joined(self._verifier.member(der, wall), der)
 
     def leave(self, node: str) -> None:

@@ -27,6 +27,14 @@ Value = bool | int | float | str
 _DIGITS = 20
 """Characters of the longest integer of 64 bits; beyond it only a float can be meant."""
 
+SIMULATION: dict[str, Value] = {
+    "tier": "auto",
+    "workers": 0,
+    "hand-over": "auto",
+    "test-every": 1,
+    "client-test-every": 0,
+}
+"""Settings that a simulation reads and a deployment passes over (simulation/simulated.py)."""
 KEYS: dict[str, Value] = {
     "clients": 5,
     "rounds": 10,
@@ -44,6 +52,7 @@ KEYS: dict[str, Value] = {
     "alpha": 0.1,
     "delta": 0.1,
     **run_rule.KEYS,
+    **SIMULATION,
     "evaluators": 0,
 }
 """Settings of a run with their defaults.

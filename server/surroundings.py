@@ -64,7 +64,7 @@ class Rounds(Protocol):
         """Write the model of a round, and its moments; it is not committed yet."""
 
     def flush(self) -> None:
-        """Return when everything is durable."""
+        """Return when a step may write over what was handed over: it is durable, or kept."""
 
     def state(self) -> StateFile | None:
         """Return where the moments of the newest committed round are; None if it has none."""
@@ -91,14 +91,15 @@ class Tests(Protocol):
 class Surroundings:
     """What a coordinator stands on: trust, disk, transport and clock."""
 
-    verifier: Verifier
-    ca: bytes
+    verifier: Verifier | None
+    """Who is a member; None where nobody joins (reduced.py)."""
+    ca: bytes = bytes(32)
     """SHA-256 of the CA certificate's DER."""
     app: bytes = bytes(32)
     """SHA-256 of the app bundle; zeros outside Flower."""
     directory: Rounds
     """Where rounds and ledger are written; the ledger has the run already."""
-    post: Callable[[str, bytes], None]
+    post: Callable[[str, bytes], None] = lambda _node, _data: None
     """Sends bytes to a node."""
     wall: Callable[[], datetime]
     """Civil time, for certificates and time stamps."""

@@ -24,11 +24,31 @@ from ..strategies.app import is_plain_flower
 from ..strategies.robust_rules import kernels
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .federation import Result
     from .run import Plan
     from ..server.run_config import Value
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+class Tier(StrEnum):
+    """Who trains."""
+
+    AUTO = "auto"
+    T0 = "T0"
+    T1 = "T1"
+    T2 = "T2"
+    T3 = "T3"
+
+
+class Way(StrEnum):
+    """What reaches the coordinator."""
+
+    AUTO = "auto"
+    SUM = "sum"
+    ROWS = "rows"
 
 
 class Secure(StrEnum):
@@ -38,6 +58,34 @@ class Secure(StrEnum):
     OFF = "off"
 
 
+Clients = Annotated[int | None, typer.Option(help="Clients; else the app's, or 5.")]
+RoundsOf = Annotated[
+    int | None, typer.Option("--rounds", help="Training rounds; else the app's, or 10.")
+]
+Seed = Annotated[
+    int | None, typer.Option(help="Seed of data, model and training; else the app's, or 0.")
+]
+SecureMode = Annotated[
+    Secure,
+    typer.Option(help="off: no masks; the sum of many clients' updates, unless more is needed."),
+]
+TierName = Annotated[
+    Tier | None, typer.Option(help="Who trains; auto is the fastest by a short trial.")
+]
+Workers = Annotated[
+    int | None, typer.Option(help="Threads or processes that train; else one a core.")
+]
+HandOver = Annotated[
+    Way | None,
+    typer.Option("--hand-over", help="What reaches the coordinator; auto is what the run needs."),
+]
+Here = Annotated[
+    bool,
+    typer.Option("--in-process", help="Run the app's code here, not in a child: for debugging."),
+]
+RunId = Annotated[
+    str | None, typer.Option("--run", help="Id of the run; else made from APP and the time.")
+]
 Init = Annotated[
     Path | None,
     typer.Option(
@@ -72,29 +120,19 @@ RunConfig = Annotated[
 @app.command(epilog="Example: umbel simulate examples/digits --clients 10 --drop-at masked:1")
 def run(  # noqa: PLR0913, PLR0917 - one parameter an option
     directory: Annotated[Path, typer.Argument(metavar="APP", help="Directory of the app.")],
-    clients: Annotated[int | None, typer.Option(help="Clients; else the app's, or 5.")] = None,
-    rounds: Annotated[
-        int | None, typer.Option(help="Training rounds; else the app's, or 10.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of data, model and training; else the app's, or 0.")
-    ] = None,
-    secure: Annotated[
-        Secure, typer.Option(help="off: the same codec with the masks off.")
-    ] = Secure.ON,
+    clients: Clients = None,
+    rounds: RoundsOf = None,
+    seed: Seed = None,
+    secure: SecureMode = Secure.ON,
+    tier: TierName = None,
+    workers: Workers = None,
+    way: HandOver = None,
     drop_at: DropAt = None,
     run_config: RunConfig = None,
     init: Init = None,
     policy: OwnPolicy = None,
-    in_process: Annotated[
-        bool,
-        typer.Option(
-            "--in-process", help="Run the app's code here, not in a child: for debugging."
-        ),
-    ] = False,
-    run_id: Annotated[
-        str | None, typer.Option("--run", help="Id of the run; else made from APP and the time.")
-    ] = None,
+    in_process: Here = False,
+    run_id: RunId = None,
     form: Form = Format.TEXT,
 ) -> None:
     """Run an app's federation in one process: real protocol, throw-away CA, no network.
@@ -108,28 +146,41 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         seed=seed,
         secure=secure is Secure.ON,
         drops=drop_at or (),
-        settings=from_environment(os.environ) | dict(pair(text) for text in run_config or ()),
+        settings={
+            **from_environment(os.environ),
+            **dict(pair(text) for text in run_config or ()),
+            **_given({"tier": tier, "workers": workers, "hand-over": way}),
+        },
         policy=Policy.load(policy) if policy else None,
         in_process=in_process,
         run=run_id,
         init=init,
     )
-    _simulate(directory, options, form)
-
-
-def _simulate(directory: Path, options: Options, form: Format) -> None:
-    """Run an app by its kind, and say what came of it."""
     if is_plain_flower(directory):
         from .flower_simulate_cli import run_flower  # noqa: PLC0415 - only such an app needs flwr
 
         run_flower(directory, options, form)
         return
-    result = _watched(plan(directory, options), form)
+    show(plan(directory, options), form)
+
+
+def show(planned: Plan, form: Format) -> None:
+    """Run it, watched by a person or a program, and say what came of it.
+
+    Raises:
+        RoundFailed: The run ended with it.
+    """
+    result = _watched(planned, form)
     typer.echo(
         report.summary(result) if form is Format.TEXT else json.dumps(report.as_json(result))
     )
     if result.failure is not None:
         raise result.failure
+
+
+def _given(flags: Mapping[str, Value | None]) -> dict[str, Value]:
+    """Return the flags that were given."""
+    return {key: value for key, value in flags.items() if value is not None}
 
 
 def _watched(planned: Plan, form: Format) -> Result:
@@ -143,7 +194,7 @@ def _watched(planned: Plan, form: Format) -> Result:
         nullcontext() if text else redirect_stdout(sys.stderr),
     ):
         live.begin(_what(planned))
-        return planned.run(live, live.watch)
+        return planned.run(live, live.watch, live.begin)
 
 
 def _what(planned: Plan) -> str:

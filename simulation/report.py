@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ..server.ledger import RoundRecord
 
 _CLEAR = "\r\x1b[2K"
+_NAMED = 32
+"""Clients of a round that a table names at most."""
 _EVERY_S = 0.1
 """How often the line of a running round is rewritten at most."""
 
@@ -217,7 +219,7 @@ def _row(record: RoundRecord, names: Mapping[str, int], *, tests: bool) -> str:
     loss = record.metrics.get("train.loss", record.metrics.get("eval.loss", float("nan")))
     accuracy = run_lines.accuracy(record, tests=tests)
     shown = "" if accuracy is None else f"{accuracy:.4f}"
-    who = sorted(names[node] for node in record.survivors)
+    who = sorted(names[node] for node in record.survivors) if len(record.roster) <= _NAMED else []
     counted = f"{len(record.survivors)} of {len(record.roster)}"
     seconds = sum(record.seconds.values())
     return f"{name:>5}  {counted:>7}  {loss:7.4f}  {shown:>8}  {seconds:7.3f}  {_ranges(who)}"

@@ -1,7 +1,7 @@
-"""`umbel runs resume RUN`: the federation of a run is started again, and goes on with it.
+"""`umbel runs resume RUN`: a run is started again as it was, and goes on where it stands.
 
 The other commands of `umbel runs` only look (server/runs_cli.py); this one starts what `umbel up`
-starts, and stands here for that. How the federation was started is in the run's ledger: app,
+or `umbel simulate` starts, and stands here for that. How it was started is in its ledger: app,
 numbers of clients, settings. The environment's settings and flags of now change none of it, for a
 run that goes on with others is another run.
 """
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import up_cli
+from . import cli, up_cli
+from .population import SIMULATION
+from .run import taken_up
 from .up_plan import recorded
 from ..host.answer_form import Form, Format
 from ..host.places import umbel_home
@@ -41,13 +43,16 @@ def resume(
     ] = False,
     form: Form = Format.TEXT,
 ) -> None:
-    """Go on with a run of `umbel up` that was stopped or killed."""
+    """Go on with a run of `umbel up` or `umbel simulate` that was stopped or killed."""
     home = umbel_home()
     with RunDirectory.open(home, run) as directory, RunFeed.of(home, run) as feed:
         record, over = directory.ledger.run(), feed.over
     if over:
         done = f"{run} is over: it has done its {feed.records[-1].round} rounds"
         typer.echo(json.dumps({"run": run, "over": True}) if form is Format.JSON else done)
+        return
+    if SIMULATION in record.config:
+        cli.show(taken_up(record, home), form)
         return
     plan, name, bundle = recorded(record)
     from ..server.flower_control import same_bundle  # noqa: PLC0415 - a run that is over needs no flwr

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .drops import parse
+from .engine.hand_over import SUM, HandOver, hand_over
 from .federation import Federation, Result
+from .population import SIMULATION, Population, task_of
+from .simulated import Simulated
 from ..clients.child import Child, InProcess
 from ..host.places import umbel_home
-from ..protocol.errors import SettingsError
+from ..protocol.errors import SettingsError, StateError
 from ..server.consistency import check_clients
 from ..server.run_config import Value, new_run_id, run_settings, tables
 from ..server.run_rule import chosen
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from .drops import Drop
     from .link import Link
     from ..clients.policy import Policy
-    from ..server.ledger import RoundRecord
+    from ..server.ledger import RoundRecord, RunRecord
     from ..server.settings import RunSettings
 
 
@@ -53,6 +56,8 @@ class Options:
     home: Path | None = None
     init: Path | None = None
     """A safetensors file with the initial model; None draws it from the seed."""
+    resume: bool = False
+    """Whether `run` is there already and goes on where it stands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +68,42 @@ class Plan:
     settings: RunSettings
     clients: int
     drops: Sequence[Drop]
+    simulated: Simulated
+    hand_over: HandOver
     asked: Options
 
     def run(
         self,
         observe: Callable[[RoundRecord], None] = lambda _record: None,
         watch: Callable[[Link], None] = lambda _link: None,
+        say: Callable[[str], None] = lambda _line: None,
     ) -> Result:
-        """Run it: `observe` is called with every record, `watch` before every step of the link."""
+        """Run it.
+
+        Args:
+            observe: Called with every record.
+            watch: Called before every step of the link, where clients have sessions.
+            say: Called with lines about what is chosen, and what takes long.
+        """
+        home = self.asked.home or umbel_home()
+        if self.hand_over.kind == SUM and (task := task_of(self.app)) is not None:
+            say(str(self.hand_over))
+            population = Population(
+                task,
+                self.settings,
+                self.simulated,
+                home=home,
+                app=self.app if isinstance(self.app, AppRef) else None,
+                observe=observe,
+                say=say,
+            )
+            return population.run(init=self.asked.init, resume=self.asked.resume)
+        return self._sessions(observe, watch, home)
+
+    def _sessions(
+        self, observe: Callable[[RoundRecord], None], watch: Callable[[Link], None], home: Path
+    ) -> Result:
+        """Run it with a session for each client."""
         app, here = self.app, self.asked.in_process
         user_code = InProcess(app) if here or isinstance(app, Task) else Child(app)
         with closing(user_code) as trainer:
@@ -78,7 +111,7 @@ class Plan:
                 trainer,
                 self.settings,
                 clients=self.clients,
-                home=self.asked.home or umbel_home(),
+                home=home,
                 init=self.asked.init,
                 policy=self.asked.policy,
                 drops=self.drops,
@@ -128,13 +161,43 @@ def plan(app: Path | str | Task, options: Options | None = None) -> Plan:
     settings = run_settings(table, config, run=run, secure=asked.secure, rule=rule)
     clients = int(table["clients"])
     check_clients(settings, clients)
+    simulated = Simulated.of(table, clients, _started(known, {**own, **given}))
+    drops = [parse(t, clients, settings.rounds, secure=asked.secure) for t in asked.drops]
+    way = hand_over(
+        settings, simulated.hand_over, drops=bool(drops), policy=asked.policy is not None
+    )
     return Plan(
         app=known,
         settings=settings,
         clients=clients,
-        drops=[parse(t, clients, settings.rounds, secure=asked.secure) for t in asked.drops],
+        drops=drops,
+        simulated=simulated,
+        hand_over=way,
         asked=asked,
     )
+
+
+def taken_up(record: RunRecord, home: Path) -> Plan:
+    """Return the plan of a simulated run that goes on as it was started.
+
+    Raises:
+        StateError: It was started from Python, or the record is damaged.
+        SettingsError: Its app has changed so that the run's settings do not fit it.
+    """
+    said = record.config[SIMULATION]
+    app, settings = (said.get(key) for key in ("app", "settings"))
+    if not isinstance(app, str) or not isinstance(settings, dict):
+        move = "umbel.simulate(task, umbel.Options(run=..., resume=True)) goes on with it"
+        raise StateError(f"run {record.run}", "a run of an app", "a run of a task", move)
+    options = Options(secure=False, settings=settings, run=record.run, home=home, resume=True)
+    return plan(Path(app), options)
+
+
+def _started(app: AppRef | Task, said: Mapping[str, Value]) -> dict[str, object]:
+    """Return what the ledger keeps so that `umbel runs resume` can start the run again."""
+    if not isinstance(app, AppRef):
+        return {}
+    return {"app": str(app.directory), "settings": dict(said)}
 
 
 def _given(asked: Options) -> dict[str, Value]:

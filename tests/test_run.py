@@ -135,6 +135,8 @@ def test_flag_over_umbels_table_over_flowers_over_default(tmp_path: Path) -> Non
         ("server-learning-rate", 0.5, lambda p: p.settings.rule.server_learning_rate),
         ("clients", 6, lambda p: p.clients),
         ("rounds", 6, lambda p: p.settings.rounds),
+        ("test-every", 5, lambda p: p.simulated.test_every),
+        ("client-test-every", 5, lambda p: p.simulated.client_test_every),
     ],
 )
 def test_every_setting_arrives(key: str, value: Any, where: Any, tmp_path: Path) -> None:
@@ -147,7 +149,10 @@ def test_every_setting_arrives(key: str, value: Any, where: Any, tmp_path: Path)
 def test_no_setting_is_left_out() -> None:
     (mark,) = test_every_setting_arrives.pytestmark
     step = set(run_rule.KEYS) - {"server-learning-rate"}  # these are test_run_rule.py's
-    assert {key for key, _, _ in mark.args[1]} == set(KEYS) - step - {"evaluators"}  # a server's
+    assert {key for key, _, _ in mark.args[1]} == set(KEYS) - step - {
+        *("evaluators",),  # a server's
+        *("tier", "workers", "hand-over"),  # test_simulated.py's
+    }
 
 
 def test_the_rest_is_the_tasks_and_travels(tmp_path: Path) -> None:
@@ -164,7 +169,7 @@ def test_the_rest_is_the_tasks_and_travels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"bogus": 1}, "run-config: expected one of alpha, .*, weight-cap, got 'bogus'"),
+        ({"bogus": 1}, "run-config: expected one of alpha, .*, workers, got 'bogus'"),
         ({"round": 1}, "got 'round'"),
         ({"rounds": 2.5}, "rounds: expected int, got 2.5"),
         ({"rounds": "2"}, "rounds: expected int, got '2'"),

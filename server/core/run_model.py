@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from .pages import zeros
+from .. import stepping
+from ..leaf_hashes import digest_of
 from ..moment_file import read_moments
 from ...protocol.errors import RoundFailed
 from ...protocol.manifest import ALIGN
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ..stepping import StepOrder
+    from ..stepping import Mean, StepOrder
     from ...protocol.manifest import Manifest
 
 
@@ -158,6 +160,22 @@ class RunModel:
         """Bytes that this model takes at the most, by name: the next one while it is stepped."""
         names = ("model", "next model", *(f"moment {name}" for name in self.moments))
         return dict.fromkeys(names, self.nbytes)
+
+    def step(self, order: StepOrder, mean: Mean) -> bytes:
+        """Make the next model out of a mean, all of it here; return its digest.
+
+        Raises:
+            VoidRound: A value would not be finite; the model in force is what it was.
+            StateError: The moments cannot be restored.
+        """
+        try:
+            old, new, moments = self.begin(order)
+            stepping.move_by(mean, 0, order.layout.words32, order, old, new, moments)
+            stepping.keep_rest(self.manifest, old, new)
+            return self.stepped(digest_of(new))
+        except BaseException:
+            self.drop_next()
+            raise
 
     def begin(self, order: StepOrder) -> Buffers:
         """Return what a step works on, the moments as they belong to the model in force.

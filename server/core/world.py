@@ -25,7 +25,6 @@ from .pages import zeros
 from .run_model import Own
 from .unmask import unmask
 from .. import stepping
-from ..leaf_hashes import digest_of
 from ...protocol.codec import check_sum
 from ...protocol.errors import PeerError, SettingsError
 
@@ -226,14 +225,7 @@ class Sum:
         """
         words = self._words()
         mean = stepping.SumMean(words, 0, order) if self._store is None else self._store.mean()
-        try:
-            old, new, moments = model.begin(order)
-            stepping.move_by(mean, 0, order.layout.words32, order, old, new, moments)
-            stepping.keep_rest(model.manifest, old, new)
-            return model.stepped(digest_of(new))
-        except BaseException:
-            model.drop_next()
-            raise
+        return model.step(order, mean)
 
     def move(self, model: Moving, order: StepOrder) -> bool:
         """Freeze the sum and move its words of the next model; whether it was done to the end.

@@ -1,0 +1,56 @@
+"""The server's own test of a model, in the simulator's process: every n rounds, and of the last.
+
+The examples are asked for once. A test costs what it costs: the round waits for it, because its
+numbers stand in the round's entry and depend on no clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...clients.child import boundary
+from ...protocol.errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from ...strategies.trainer import TaskTrainer
+
+
+class CentralTest:
+    """Tests models by a task's own test data."""
+
+    def __init__(
+        self, trainer: TaskTrainer, every: int, rounds: int, said: Callable[[str], None]
+    ) -> None:
+        """Ask the task for its examples.
+
+        Args:
+            trainer: Of the task.
+            every: So many rounds; 0 for never.
+            rounds: The last of them is tested whatever its number, unless none is.
+            said: Takes why there is no test of a model.
+
+        Raises:
+            Refused: The task raised.
+        """
+        self._trainer, self._every, self._rounds, self._said = trainer, every, rounds, said
+        with boundary():
+            self._data: Any = trainer.task.test_data() if every else None
+            self._split = [] if self._data is None else trainer.split(self._data)
+
+    def due(self, number: int) -> bool:
+        """Say whether the model of a round is tested."""
+        return bool(self._split) and (number % self._every == 0 or number == self._rounds)
+
+    def test(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+        """Return means by name; what the examples do to the task is no reason to lose a round."""
+        try:
+            with boundary():
+                found = self._trainer.measured(arrays, self._data, self._split)
+                return self._trainer.tested(found)
+        except Refused as error:
+            self._said(f"server: no test of the model: {error}")
+            return {}

@@ -1,0 +1,279 @@
+"""A simulated run whose clients are numbers: trained by a tier, summed, without sessions.
+
+What federation.py is for runs in which every client is a device with keys, certificate and policy,
+this is for runs that need none of it: many clients, no masks. Coordinator, server step, ledger and
+rounds on the disk are the same; a client is its number, and costs nothing while it does not train.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .clock.everybody import Everybody
+from .engine.central import CentralTest
+from .engine.choosing import choose
+from .engine.rounds import CLOCK, VERSIONS, Course, Rounds, Stopwatch, summed
+from .engine.tiers import candidates
+from .engine.work import Work
+from .federation import Result, node_id
+from ..clients.child import boundary
+from ..protocol.errors import StateError
+from ..server.group_commit import GroupCommit
+from ..server.history import take_over
+from ..server.initial import first_model
+from ..server.ledger import RoundRecord
+from ..server.ledger_file import is_blank
+from ..server.reduced import ReducedCoordinator
+from ..server.run_directory import RunDirectory
+from ..server.run_place import place
+from ..server.surroundings import Surroundings
+from ..strategies.app import AppRef, load_trainer
+from ..strategies.trainer import Settings, TaskTrainer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from .clock.decision import Clock
+    from .engine.choosing import Choice
+    from .engine.work import Arrays, Tier
+    from .simulated import Simulated
+    from ..server.history import History
+    from ..server.settings import RunSettings
+    from ..strategies.task import Task
+
+SIMULATION = "simulation"
+"""Key of a run's recorded configuration: how it was simulated, and what resume needs."""
+SAMPLE = 100
+"""Most clients of the trial by which a tier is chosen."""
+
+
+class Population:
+    """`clients` numbers and a server."""
+
+    def __init__(
+        self,
+        task: Task,
+        settings: RunSettings,
+        simulated: Simulated,
+        *,
+        home: Path,
+        app: AppRef | None = None,
+        observe: Callable[[RoundRecord], None] = lambda _record: None,
+        say: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        """Build the task's model; nothing is written.
+
+        Args:
+            task: Of the run.
+            settings: The run.
+            simulated: How it is simulated.
+            home: Where `runs/` is.
+            app: Where other processes find the task; without it they are forks of this one.
+            observe: Called with every record.
+            say: Called with lines about what is chosen, and what takes long.
+
+        Raises:
+            Refused: The task raised.
+        """
+        # No round of its own evaluates the last model on everybody: they may be a million.
+        self.settings = replace(settings, final_evaluation=False)
+        self.simulated, self._home, self._say, self._app = simulated, home, say, app
+        self._observe, self.records = observe, list[RoundRecord]()
+        self.refusals = list[str]()
+        with boundary():
+            self._trainer = TaskTrainer(task)
+        self.names = Names(settings.seed)
+
+    def run(self, *, init: Path | None = None, resume: bool = False) -> Result:
+        """Run every round, or those that are left, and return what came of it.
+
+        Args:
+            init: A safetensors file with the initial model; None for the task's own.
+            resume: Whether the run is there already, and goes on.
+
+        Raises:
+            SettingsError: No tier can train the task, or `init` is no model of it.
+            StateError: The run's directory cannot be read or written.
+        """
+        with boundary():
+            own = self._trainer.arrays(self.settings.seed)
+        model = first_model(own, init)
+        with ExitStack() as stack:
+            ledger = place(self._home, self.settings.run) / "ledger.sqlite"
+            if resume and not (ledger.exists() and is_blank(ledger)):  # else it never began
+                directory = stack.enter_context(self._resumed())
+                tier = self._tier(model, directory.ledger.run().config[SIMULATION]["tier"])
+                stack.callback(tier.tier.close)
+            else:
+                tier = self._tier(model, self.simulated.tier)
+                stack.callback(tier.tier.close)
+                directory = stack.enter_context(self._created(tier))
+            with GroupCommit(directory) as disk:
+                coordinator = self._go(directory, disk, model, tier.tier)
+            events = directory.ledger.events()
+        return Result(
+            run=self.settings.run,
+            security=self.settings.security,
+            records=tuple(self.records),
+            model={name: array.copy() for name, array in coordinator.model.items()},
+            path=directory.path,
+            names=self.names.numbers,
+            failure=coordinator.failure,
+            refusals=tuple(self.refusals),
+            warnings=tuple(event.code for event in events if event.kind == "warning"),
+        )
+
+    def _tier(self, model: Arrays, wanted: str) -> Choice:
+        """Return who trains, and why."""
+        settings, clients = self.settings, self.simulated.clients
+        size = settings.cohort or clients
+        sample = Work(
+            clients=np.arange(min(size, clients, SAMPLE), dtype=np.int64),
+            partitions=clients,
+            models=[model],
+            settings=Settings.of({**settings.config, "server-round": 1}),
+            config={**settings.config, "server-round": 1},
+            weight_cap=settings.params.weight_cap,
+        )
+        found = candidates(self._trainer.task, sample, self.simulated.workers, self._app)
+        trainings = size * settings.rounds
+        chosen = choose(found, sample, wanted, trainings=trainings, say=self._say)
+        self._say(chosen.reason)
+        return chosen
+
+    def _created(self, tier: Choice) -> RunDirectory:
+        """Make the run's directory."""
+        run = self.settings.run
+        directory = RunDirectory.create(self._home, run)
+        described = {
+            "clients": self.simulated.clients,
+            **self.settings.described(),
+            SIMULATION: {
+                "tier": tier.name,
+                "reason": tier.reason,
+                "workers": self.simulated.workers,
+                **self.simulated.started,
+            },
+        }
+        directory.ledger.create_run(run, _stamp(), described, self.settings.security)
+        return directory
+
+    def _resumed(self) -> RunDirectory:
+        """Open the directory of a run that was simulated so."""
+        directory = RunDirectory.resume(self._home, self.settings.run)
+        if SIMULATION in directory.ledger.run().config:
+            return directory
+        directory.close()
+        move = "start it again as it was started"
+        raise StateError(str(directory.path), "a run of a simulated population", "another", move)
+
+    def _go(
+        self, directory: RunDirectory, disk: GroupCommit, model: Arrays, tier: Tier
+    ) -> ReducedCoordinator:
+        """Put the rounds together, where they begin or where they stand, and go through them."""
+        watch, clock = Stopwatch(), self._clock()
+        history: History | None = None
+        models: dict[int, Arrays] = {}
+        past = take_over(directory, _stamp()) if directory.resumed is not None else None
+        if past is not None:
+            found, history = past
+            model = found.arrays
+            if found.number:
+                clock.restore(found.extra[CLOCK])
+                models = {v: directory.read_round(v) for v in found.extra[VERSIONS]}
+        coordinator = self._coordinator(model, disk, watch, history)
+        Rounds(self._course(clock, watch, tier), coordinator, models).run()
+        return coordinator
+
+    def _coordinator(
+        self,
+        model: Arrays,
+        disk: GroupCommit,
+        watch: Stopwatch,
+        history: History | None,
+    ) -> ReducedCoordinator:
+        trainer, settings = self._trainer, self.settings
+        metrics = {phase: trainer.declared(phase) for phase in ("train", "evaluate")}
+        every = self.simulated.test_every
+        central = CentralTest(trainer, every, settings.rounds, self.refusals.append)
+
+        def test(arrays: Arrays) -> dict[str, float]:
+            if not central.due(coordinator.round):
+                return {}
+            with watch.part("evaluate"):
+                return central.test(arrays)
+
+        around = Surroundings(
+            verifier=None, directory=disk, wall=_utc, test=test, observe=self._note
+        )
+        coordinator = ReducedCoordinator(settings, model, metrics, around, history)
+        return coordinator
+
+    def _course(self, clock: Clock, watch: Stopwatch, tier: Tier) -> Course:
+        """Return what the rounds have in common."""
+        simulated, local = self.simulated, Settings.of(self.settings.config)
+        return Course(
+            settings=self.settings,
+            partitions=simulated.clients,
+            collect=summed(tier),
+            clock=clock,
+            nodes=self.names,
+            epochs=local.resolved(self._trainer.task)[1].epochs,
+            every=simulated.client_test_every,
+            watch=watch,
+            said=lambda client, cause: self.refusals.append(f"client {client}: {cause}"),
+        )
+
+    def _clock(self) -> Clock:
+        return Everybody(self.simulated.clients, self.settings.cohort, seed=self.settings.seed)
+
+    def _note(self, record: RoundRecord) -> None:
+        self.records.append(record)
+        self._observe(record)
+
+
+def task_of(app: AppRef | Task) -> Task | None:
+    """Return an app's task, imported into this process; None where it brings a trainer instead.
+
+    Raises:
+        Refused: It cannot be loaded.
+    """
+    if not isinstance(app, AppRef):
+        return app
+    with boundary():
+        found = load_trainer(app)
+    return found.task if isinstance(found, TaskTrainer) else None
+
+
+class Names:
+    """Node ids of clients, made when they are asked for: a population has a million."""
+
+    def __init__(self, seed: int) -> None:
+        """Know none yet."""
+        self._seed, self._ids = seed, dict[int, str]()
+
+    def __call__(self, clients: Sequence[int]) -> tuple[str, ...]:
+        """Return the ids, hex, of these clients."""
+        for index in clients:
+            if index not in self._ids:
+                self._ids[index] = node_id(self._seed, index).hex()
+        return tuple(map(self._ids.__getitem__, clients))
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Return the number of each client that took part, by its id."""
+        return {node: index for index, node in self._ids.items()}
+
+
+def _utc() -> datetime:
+    return datetime.now(UTC)
+
+
+def _stamp() -> str:
+    return _utc().isoformat(timespec="seconds")

@@ -1,0 +1,72 @@
+"""How a run is simulated: the settings that no deployment has, checked once (server/run_config.py).
+
+| key | default | |
+|---|---|---|
+| tier | auto | who trains: T0 to T3, or the fastest by a trial (engine/choosing.py) |
+| workers | 0 | threads or processes that train; 0 is one a core |
+| hand-over | auto | what reaches the coordinator: sum or rows (engine/hand_over.py) |
+| test-every | 1 | rounds from one test of the server to the next, and the last; 0: none |
+| client-test-every | 0 | the same for tests of the received model by the clients of a round |
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .engine.choosing import AUTO, NAMES
+from .engine.hand_over import WAYS
+from ..protocol.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..server.run_config import Value
+
+_COUNTS = {"workers": 1024, "test-every": 1 << 30, "client-test-every": 1 << 30}
+"""Keys of whole numbers, with the most that they may be."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Simulated:
+    """What a simulation has beside the settings of its run."""
+
+    clients: int
+    tier: str = AUTO
+    workers: int = 1
+    hand_over: str = AUTO
+    test_every: int = 1
+    client_test_every: int = 0
+    started: Mapping[str, Any] = field(default_factory=dict)
+    """What the ledger is to say of how the run was started: enough to take it up."""
+
+    @classmethod
+    def of(
+        cls, table: Mapping[str, Value], clients: int, started: Mapping[str, Any] | None = None
+    ) -> Simulated:
+        """Read a run's settings.
+
+        Raises:
+            SettingsError: A value is none of those that there are.
+        """
+        for key, known in (("tier", (*NAMES, AUTO)), ("hand-over", WAYS)):
+            if table[key] not in known:
+                raise SettingsError(key, f"one of {', '.join(known)}", table[key])
+        for key, most in _COUNTS.items():
+            if not 0 <= int(table[key]) <= most:
+                raise SettingsError(key, f"0 to {most}", table[key])
+        return cls(
+            clients=clients,
+            tier=str(table["tier"]),
+            workers=int(table["workers"]) or cores(),
+            hand_over=str(table["hand-over"]),
+            test_every=int(table["test-every"]),
+            client_test_every=int(table["client-test-every"]),
+            started=started or {},
+        )
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,177 @@
+"""Simulated populations: the rounds against a plain loop, the same bits after any kill."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import umbel
+from umbel.protocol.errors import SettingsError, StateError
+from umbel.server.run_directory import RunDirectory
+from umbel.simulation.federation import node_id
+from umbel.strategies.trainer import Settings, TaskTrainer
+from umbel.tests.simulated_runs import ROUNDS, Points, digest, killed, points, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_every_round_is_the_weighted_mean_of_its_cohort(tmp_path: Path) -> None:
+    result = run(tmp_path, {"rounds": 4, "lr": 0.1, "local-epochs": 2})
+    assert [record.outcome for record in result.records] == ["finished"] * 4
+    trainer = TaskTrainer(Points())
+    model = trainer.arrays(0)
+    for record in result.records:
+        settings = Settings(lr=0.1, epochs=2, round=record.round)
+        mean = {name: np.zeros(array.shape) for name, array in model.items()}
+        weight, loss = 0, 0.0
+        for client in (result.names[node] for node in record.roster):
+            site = umbel.Site(partition=client, partitions=20)
+            found = trainer.train(model, site, settings)
+            weight, loss = weight + client + 1, loss + found.metrics["train.loss"]
+            for name, delta in found.deltas.items():
+                mean[name] += (client + 1.0) * delta
+        model = {n: a + (mean[n] / weight).astype(np.float32) for n, a in model.items()}
+        assert record.metrics["train.loss"] == pytest.approx(loss / weight / 2)
+        assert record.metrics["weight.mean"] == weight / 6
+    for name, array in model.items():
+        np.testing.assert_allclose(result.model[name], array, rtol=0, atol=1e-6)
+
+
+def test_the_record_names_who_trained_and_where_the_time_went(tmp_path: Path) -> None:
+    result = run(tmp_path, {"rounds": 3, "client-test-every": 2, "test-every": 2})
+    one, two, three = result.records
+    assert all(
+        len(record.roster) == 6 and record.survivors == record.roster for record in result.records
+    )
+    index = result.names[one.roster[0]]
+    assert one.roster[0] == node_id(0, index).hex()
+    assert set(one.seconds) == {"decide", "train", "aggregate", "idle"}
+    assert set(two.seconds) == {"decide", "train", "aggregate", "evaluate", "idle"}
+    assert (one.metrics["clients.invited"], one.metrics["clients.refused"]) == (6.0, 0.0)
+    assert "test.accuracy" not in one.metrics
+    assert "eval.accuracy" not in one.metrics
+    assert {"test.accuracy", "eval.accuracy", "clients.accuracy.p10"} <= set(two.metrics)
+    assert "test.accuracy" in three.metrics  # the last is tested whatever its number
+    with RunDirectory.open(tmp_path, "r") as directory:
+        config = directory.ledger.run().config
+        assert config["simulation"]["tier"] == "T3"
+        assert config["simulation"]["reason"].startswith("tier T3")
+        assert directory.ledger.rounds() == result.records
+
+
+def test_the_spread_over_clients_is_that_of_the_received_model(tmp_path: Path) -> None:
+    result = run(tmp_path, {"rounds": 1, "client-test-every": 1})
+    (record,) = result.records
+    trainer = TaskTrainer(Points())
+    trainer.load(trainer.arrays(0))
+    right = []
+    for node in record.roster:
+        inputs, labels = points(result.names[node] + 1, result.names[node])
+        right.append(np.mean(trainer._engine.model.forward(inputs).argmax(1) == labels))
+    for q in (10, 50, 90):
+        assert record.metrics[f"clients.accuracy.p{q}"] == pytest.approx(np.percentile(right, q))
+
+
+class Diverges(Points):
+    """Client 3 has an infinite example, client 4 raises."""
+
+    def train_data(self, site: umbel.Site) -> tuple[Any, Any]:
+        """Return one client's."""
+        inputs, labels = super().train_data(site)
+        if site.index == 4:
+            raise RuntimeError("no such file")
+        return (np.full_like(inputs, np.inf) if site.index == 3 else inputs), labels
+
+
+def test_who_diverges_is_named_and_in_no_sum(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"clients": 6, "rounds": 1, "tier": "T3"}
+    options = umbel.Options(run="r", home=tmp_path, secure=False, settings=settings)
+    with np.errstate(all="ignore"):
+        result = umbel.simulate(Diverges(), options)
+    (record,) = result.records
+    lost = {node_id(0, i).hex(): i for i in (3, 4)}
+    assert set(record.roster) - set(record.survivors) == set(lost)
+    assert record.metrics["clients.refused"] == 2.0
+    assert record.metrics["weight.mean"] == (1 + 2 + 3 + 6) / 4
+    with RunDirectory.open(tmp_path, "r") as directory:
+        said = {lost[e.node]: e.code for e in directory.ledger.events() if e.kind == "refused"}
+    assert said == {3: "REASON_NOT_FINITE", 4: "REASON_TASK_FAILED"}
+    assert [line.partition(":")[0] for line in result.refusals] == ["client 4"]
+
+
+def test_a_million_registered_clients_cost_nothing_a_round(tmp_path: Path) -> None:
+    class Even(Points):
+        def train_data(self, site: umbel.Site) -> tuple[Any, Any]:
+            return points(4, site.index)
+
+    settings: dict[str, Any] = {"clients": 1_000_000, "rounds": 2, "cohort": 5, "tier": "T3"}
+    options = umbel.Options(run="r", home=tmp_path, secure=False, settings=settings)
+    result = umbel.simulate(Even(), options)
+    assert len(result.names) == 10
+    assert max(result.names.values()) > 1000
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tier": "T9"}, "tier: expected one of T0, T1, T2, T3, auto"),
+        ({"hand-over": "all"}, "hand-over: expected one of auto, sum, rows"),
+        ({"workers": -1}, "workers: expected 0 to 1024, got -1"),
+        ({"test-every": -1}, "test-every: expected 0 to"),
+        ({"hand-over": "sum", "robust": "median"}, "hand-over: expected rows, because"),
+    ],
+)
+def test_a_setting_outside_its_range_is_named(settings: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=words):
+        run(tmp_path, settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- the same bits -----------------------------------------------------------------------------
+
+RULES: dict[str, Any] = {"strategy": "fedadam", "server-eta": 0.01}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the hash of a run that nothing disturbs."""
+    return digest(run(tmp_path_factory.mktemp("whole"), RULES))
+
+
+@pytest.mark.parametrize(("line", "after"), [(1, 0.05), (9, 0.0), (ROUNDS, 0.01)])
+def test_a_killed_run_goes_on_with_the_same_bits(
+    line: int, after: float, whole: str, tmp_path: Path
+) -> None:
+    killed(tmp_path, RULES, line, after)
+    result = run(tmp_path, RULES, resume=(tmp_path / "runs").exists())
+    assert digest(result) == whole
+    with RunDirectory.open(tmp_path, "r") as directory:
+        directory.ledger.verify()
+        finished = [r.round for r in directory.ledger.rounds() if r.outcome == "finished"]
+        assert finished == list(range(1, ROUNDS + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_killed_anywhere(seed: int, whole: str, tmp_path: Path) -> None:
+    """Two kills a run, at moments of which the seed knows."""
+    rng = np.random.default_rng(seed)
+    for _ in range(2):
+        killed(tmp_path, RULES, int(rng.integers(1, ROUNDS // 2)), float(rng.uniform(0, 0.02)))
+    assert digest(run(tmp_path, RULES, resume=True)) == whole
+
+
+def test_a_run_that_is_not_there_cannot_go_on(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="expected a run, got no such run"):
+        run(tmp_path, {}, resume=True)
+
+
+def test_json_can_hold_what_stands_beside_a_model(tmp_path: Path) -> None:
+    run(tmp_path, {"rounds": 1})
+    with RunDirectory.open(tmp_path, "r") as directory:
+        extra = directory.stored_extra(1)
+    assert json.loads(json.dumps(extra)) == {"clock": {}, "versions": []}
