@@ -192,7 +192,7 @@ def test_ticks_are_round_numbers_in_the_unit_that_fits() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.0657, "0.0657 s"), (75, "1.25 min"), (7200, "2 h"), (864000, "10 days")],
+    [(0.0657, "65.7 ms"), (75, "1.25 min"), (7200, "2 h"), (864000, "10 days")],
 )
 def test_times_are_said_in_the_unit_that_fits(seconds: float, said: str) -> None:
     assert scale.duration(seconds) == said

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-TIMES = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
+TIMES = (("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
 SIZES = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12))
 _LOG_FROM = 30.0
 """Largest over smallest value from which a loss is drawn on a logarithmic axis."""
