@@ -21,6 +21,10 @@ unmask       unmask.py: masks off a sum; flower_masks.py is the peer.
 step         step.py: the model moves by the mean; rule_steps.py, and flower_step.py as the peer.
 ranks        ranks.py: one and two rank processes beside the world of one.
 gpu          gpu.py: bits and rates of a CUDA device, by torch_gpu.py.
+simulate     simulate.py: clients a second. simulation_work.py has the workloads,
+             torch_workloads.py models and the plain loop, torch_simulation.py Umbel's tiers and the
+             limit; flower_simulation.py is one app on both engines, pfl_simulation.py the other
+             peer.
 robust       robust.py: the robust rules on one thread; flower_robust.py has the peers.
 clock        clock.py: a million clients on the virtual clock, by clock_process.py;
              flower_clock.py is the peer.

@@ -210,5 +210,8 @@ def _seeded(bits: np.random.Philox) -> Iterator[None]:
     """Seed torch's generators from a stream, and restore them after."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(int(bits.random_raw()) >> 1)
+        torch.default_generator.manual_seed(number := int(bits.random_raw()) >> 1)
+        # `torch.manual_seed` would note a seed for devices that nobody uses, slowly.
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.manual_seed_all(number)
         yield

@@ -127,6 +127,7 @@ import sys, time
 from pathlib import Path
 from umbel.simulation.engine.pool import Item, Named, Pool
 fields = {"kind": "task", "directory": sys.argv[1], "component": "digits.task:Digits"}
+fields["tier"] = "T3"
 pool = Pool(Named(fields), 2)
 print(*pool.pids, pool._child.pid, flush=True)
 time.sleep(60)

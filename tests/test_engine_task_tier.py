@@ -208,10 +208,33 @@ def test_a_sum_that_a_death_has_spoilt_is_made_again(
 
 def test_an_app_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken_task.py").write_text("raise OSError('no such sensor')\n", "utf-8")
-    with pytest.raises(Refused, match="the task raised"):
+    with pytest.raises(Refused, match="task failed: OSError: no such sensor"):
         TaskTier(AppRef(tmp_path, "broken_task:Task"), 2)
 
 
 def test_a_task_without_a_model_is_refused() -> None:
-    with pytest.raises(Refused, match="the task raised"):
+    with pytest.raises(Refused, match="task failed: NotImplementedError: Task defines no model"):
         TaskTier(Task(), 1)
+
+
+THREADED = """
+import threading, time
+from umbel.tests.engine_works import NumpyTask
+
+threading.Thread(target=time.sleep, args=(600,), daemon=True, name="sensor").start()
+
+
+class Threaded(NumpyTask):
+    def train_data(self, site):
+        assert any(t.name == "sensor" for t in threading.enumerate())
+        return super().train_data(site)
+"""
+
+
+def test_an_app_with_threads_is_imported_by_each_worker(
+    tiers: list[TaskTier], tmp_path: Path
+) -> None:
+    (tmp_path / "threaded_task.py").write_text(THREADED, "utf-8")
+    tiers.append(tier := TaskTier(AppRef(tmp_path, "threaded_task:Threaded"), 1))
+    cohort = work(TaskTrainer(NumpyTask()).arrays())
+    assert np.array_equal(tier.reduce(cohort).total, Loop(NumpyTask()).reduce(cohort).total)

@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from .flower_records import Blobs, decoded, encoded, same
-from .isolation import isolated, seed
+from .isolation import alone, seed
 from ...clients.child import boundary
 from ...protocol.errors import SettingsError
 from ...server.core.segments import Segment
@@ -72,7 +72,8 @@ class FlowerCallee:
         context = self._context(node, decoded(state[0], state[1].__getitem__, PEER))
         TaskIdentity.node_id = node
         site = Site(client=node, seed=self._fields["seed"], round=int(fields["number"]))
-        with isolated(), boundary():
+        alone()
+        with boundary():
             seed(site, PURPOSE)
             reply = self._app(message, context)
             if not isinstance(reply, Message):

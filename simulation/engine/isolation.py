@@ -35,7 +35,19 @@ def seed(site: Site, purpose: str) -> None:
     np.random.seed(int(words[1]) & 0xFFFFFFFF)
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.manual_seed(int(words[2]) >> 1)
+        torch.default_generator.manual_seed(int(words[2]) >> 1)
+        if torch.cuda.is_initialized():  # `torch.manual_seed` would note a seed for later, slowly
+            torch.cuda.manual_seed_all(int(words[2]) >> 1)
+
+
+def alone() -> None:
+    """Let torch compute with one thread, in a process that does nothing but call user code.
+
+    There the generators need not be given back: whoever draws from them next seeds them.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
 
 
 def cause(error: Refused) -> str:

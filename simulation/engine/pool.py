@@ -86,7 +86,7 @@ class Died(NamedTuple):
 
 
 class Forked(NamedTuple):
-    """A callee that only this process has: its server is a fork of it."""
+    """A callee that only this process can make: its workers are forks of it."""
 
     make: Callable[[], Callee]
 
@@ -256,10 +256,27 @@ class Pool:
         while "started" not in (fields := self._from_server().fields):
             self._ends[fields["ended"]] = str(fields["how"])
         worker = _Worker(number, int(fields["started"]), Channel(own, f"worker {number}"))
+        self._made(worker)
         if self._begun is not None:
             with suppress(OSError):
                 worker.channel.send(*self._begun)
         return worker
+
+    def _made(self, worker: _Worker) -> None:
+        """Wait until a worker has its callee.
+
+        Raises:
+            Refused: User code raised.
+            StateError: The worker died of it.
+        """
+        try:
+            said = worker.channel.receive().fields
+        except EOFError:
+            how = self._how(worker.pid)
+            raise StateError(f"worker {worker.number}", "a running process", how) from None
+        if "refused" in said:
+            worker.channel.close()
+            raise Refused(pb.REASON_TASK_FAILED, str(said["refused"]))
 
     def _feed(self, items: Sequence[Item], waiting: Waiting, base: int) -> None:
         """Let every worker have an item, and a light one ahead unless they are the last ones."""
@@ -341,6 +358,10 @@ def _server(source: Forked | Named) -> tuple[subprocess.Popen[bytes] | int, Chan
     own, other = socket.socketpair()
     channel = Channel(own, "the workers' server")
     if isinstance(source, Forked):
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            move = "give the app's directory, from which fresh processes import it"
+            raise StateError("CUDA", "not in use before workers are forked", "in use", move)
         sys.stdout.flush()
         sys.stderr.flush()
         with one_thread():

@@ -21,6 +21,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .isolation import cause
 from .pool_wire import Channel
 from .pool_worker import HEAD, Me, work
 from ...clients.child import boundary
@@ -45,25 +46,27 @@ def made(fields: Mapping[str, Any]) -> Callee:
 
 
 def serve(end: socket.socket, make: Callable[[], Callee], source: str | None = None) -> NoReturn:
-    """Make the callee and start workers from this process until the pool is gone.
+    """Start workers from this process until the pool is gone.
 
     Args:
         end: The control socket.
-        make: Makes the callee.
-        source: What a fresh interpreter would make it from, if one can.
+        make: Makes the callee; each worker makes its own, unless there is a source.
+        source: What a fresh interpreter would make it from. Then it is made here, once.
     """
     os.dup2(2, 1)  # what user code prints stays out of a caller's JSON
     channel = Channel(end, "pool")
     try:
-        with boundary():
-            callee = make()
+        if source is not None:
+            with boundary():
+                callee = make()
+            make = lambda: callee  # noqa: E731 - what workers have from their birth
     except Refused as error:
-        channel.send({"refused": str(error)})
+        channel.send({"refused": cause(error)})
         _leave(1)
     threads = len(os.listdir("/proc/self/task"))
     channel.send({"ready": os.getpid(), "threads": threads})
     try:
-        _Nursery(channel, callee, source if threads > 1 else None).run()
+        _Nursery(channel, make, source if threads > 1 else None).run()
     except EOFError:
         _leave(0)
 
@@ -71,10 +74,10 @@ def serve(end: socket.socket, make: Callable[[], Callee], source: str | None = N
 class _Nursery:
     """Starts workers and waits for their ends."""
 
-    def __init__(self, channel: Channel, callee: Callee, source: str | None) -> None:
+    def __init__(self, channel: Channel, make: Callable[[], Callee], source: str | None) -> None:
         """Have no workers yet; with a source they are fresh interpreters, else they are forked."""
         self._channel = channel
-        self._callee = callee
+        self._make = make
         self._source = source
         self._handles: dict[int, int] = {}
         self._poller = select.poll()
@@ -103,7 +106,7 @@ class _Nursery:
         if not pid:
             for handle in (*self._handles, self._channel.fileno()):
                 os.close(handle)
-            _be_worker(end, self._callee, fields)
+            _be_worker(end, self._make, fields)
         return pid
 
     def _spawn(self, end: socket.socket, fields: Mapping[str, Any]) -> int:
@@ -120,14 +123,16 @@ class _Nursery:
         self._channel.send({"ended": pid, "how": ended(os.waitstatus_to_exitcode(status))})
 
 
-def _be_worker(end: socket.socket, callee: Callee, fields: Mapping[str, Any]) -> NoReturn:
+def _be_worker(
+    end: socket.socket, make: Callable[[], Callee], fields: Mapping[str, Any]
+) -> NoReturn:
     """Work until the pool is gone, in a process group of its own."""
     status = 1
     try:
         os.setpgid(0, 0)
         heads = Segment.attach(Path(fields["heads"]), fields["nbytes"], write=True)
         number = fields["worker"]
-        work(end, callee, Me(number, heads.array("int64").reshape(-1, HEAD)[number]))
+        work(end, make, Me(number, heads.array("int64").reshape(-1, HEAD)[number]))
     except (EOFError, OSError):
         status = 0  # the pool is gone
     except BaseException:
@@ -151,7 +156,7 @@ def main(arguments: list[str]) -> NoReturn:
     end = socket.socket(fileno=handle)
     if len(arguments) > 2:  # noqa: PLR2004 - the third is what the worker is told
         os.dup2(2, 1)
-        _be_worker(end, made(fields), json.loads(arguments[2]))
+        _be_worker(end, lambda: made(fields), json.loads(arguments[2]))
     serve(end, lambda: made(fields), arguments[0])
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MAGIC = b"UMPL"
 MAX_HEADER = 1 << 26
 MAX_BLOBS = 1 << 34
+BUFFER = 1 << 22
+"""Bytes that may wait between the ends, if the kernel allows: a whole message of a small model."""
 _SIZES = struct.Struct("<4sIQ")
 _AT_ONCE = 256
 """Buffers of one system call; Linux takes 1,024."""
@@ -45,6 +47,7 @@ class Channel:
 
     def __init__(self, end: socket.socket, peer: str) -> None:
         """Speak over `end`; `peer` is named in errors."""
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
         self._end = end
         self._peer = peer
 

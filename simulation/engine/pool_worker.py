@@ -1,7 +1,7 @@
 """One worker of a pool: takes a message, lets user code answer it, and takes the next.
 
-What runs user code is a `Callee` (pool_task.py for tasks, flower_callee.py for Flower apps), which
-was made before the fork. Before it calls, a worker writes the serial number of the message into its
+What runs user code is a `Callee` (pool_task.py for tasks, flower_callee.py for Flower apps). Before
+it calls, a worker writes the serial number of the message into its
 head, which the pool has mapped too: so it is known what a worker was at when it died.
 
 A thread waits for the pool's end of the socket to close. Then the pool is gone, however it ended,
@@ -24,7 +24,7 @@ from ...protocol.errors import Refused
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -57,10 +57,17 @@ class Callee(Protocol):
         """Answer one message; what user code raises is a `Refused` of `boundary`."""
 
 
-def work(end: socket.socket, callee: Callee, me: Me) -> None:
-    """Serve until the pool is gone."""
+def work(end: socket.socket, make: Callable[[], Callee], me: Me) -> None:
+    """Make the callee, say so or why not, and serve until the pool is gone."""
     _leave_with(end)
     channel = Channel(end, "pool")
+    try:
+        with boundary():
+            callee = make()
+    except Refused as error:
+        channel.send({"refused": cause(error)})
+        return
+    channel.send({"made": me.number})
     while True:
         fields, blobs = channel.receive()
         serial = int(fields.pop("serial", 0))
