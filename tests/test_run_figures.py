@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from umbel.server.ledger import RunRecord
 from umbel.server.run_directory import RunDirectory
+from umbel.simulation.clock.buffered import Buffered, Flow
+from umbel.simulation.engine.figures import of_clients, of_clock
+from umbel.simulation.engine.work import Report
+from umbel.simulation.fleet.profiles import ArrayFleet, Profiles
 from umbel.simulation.pages import figures, learning, participation, scale, staleness
+from umbel.simulation.pages.figures import READS
 from umbel.tests.recorded_runs import begin, commit, entry, full, node
 
 if TYPE_CHECKING:
@@ -138,6 +143,34 @@ def test_who_was_refused_after_training_is_not_used() -> None:
     assert {name: n for name, n in point.outcomes.items() if n} == {
         "used": 3, "refused": 1, "offline": 2,
     }  # fmt: skip
+
+
+def test_what_a_simulated_round_says_of_itself_is_what_a_page_reads() -> None:
+    """By the engine's own words for a round on the clock, and for its clients."""
+    fleet = ArrayFleet(Profiles.of(40, samples=np.arange(1, 41), speed=3.0), seed=1)
+    clock = Buffered(fleet, Flow(concurrency=20, buffer=5, deadline=100.0, seed=1))
+    decisions = [clock.decide(number) for number in range(1, 9)]
+    tested = Report(
+        verdicts=np.array([0, 0, 0, 1], np.uint8),
+        weights=np.full(4, 10),
+        examples=np.full(4, 10),
+        losses=np.zeros(4),
+        metrics={"correct": np.array([2.0, 5.0, 9.0, 0.0]), "loss": np.full(4, 5.0)},
+    )
+    made = [entry(d.round, metrics=of_clock(d) | of_clients(tested)) for d in decisions]
+    found = figures.Figures.made(RUN, made, [])
+    for point, decision in zip(found.points, decisions, strict=True):
+        assert point.virtual == decision.closed > 0
+        ages = np.bincount(decision.staleness)
+        assert staleness.ages(point) == {age: int(n) for age, n in enumerate(ages) if n}
+        for name in ("late", "lost", "offline", "crashed"):
+            assert point.outcomes[name] == len(getattr(decision, name))
+        assert point.outcomes["refused"] == 1
+    assert sum(point.outcomes["late"] for point in found.points) > 0
+    assert max(max(staleness.ages(point)) for point in found.points) > 0
+    spread = READS["spread of accuracy"]
+    assert found.family(spread) == [f"{spread}p{q}" for q in (10, 50, 90)]
+    assert found.curve(f"{spread}p50")[0] == 0.5
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=60))
