@@ -16,6 +16,7 @@ from umbel.server.ledger import OUTCOMES, Event, RoundRecord, RunRecord
 from umbel.simulation.pages.figures import GROUPS, READS, Figures
 from umbel.simulation.pages.markup import Markup, tag, text
 from umbel.simulation.pages.report import report
+from umbel.tests import simulated_runs
 from umbel.tests.recorded_runs import HOSTILE, begin, commit, entry, full, node
 
 if TYPE_CHECKING:
@@ -79,6 +80,19 @@ def test_a_page_of_everything(home: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "against virtual time" in elements.text
     assert "The same in every round: weight.mean 50." in elements.text
     assert "<figcaption>f1</figcaption>" in page
+
+
+def test_a_page_of_a_run_that_was_simulated(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulated_runs.run(home, {"rounds": 4, "client-test-every": 2})
+    capsys.readouterr()
+    page, elements = made(home, "r", capsys)
+    assert "4 of 4 rounds finished" in elements.text
+    assert "of 20 clients took part" in elements.text
+    assert "tier T3" in elements.text
+    assert "<h2>From client to client</h2>" in page
+    for part in ("decide (the clock)", "train (the tier)", "aggregate (the server step)"):
+        assert f"{part}: " in elements.text
+    assert "Recorded where a fleet is simulated" in elements.text
 
 
 def test_the_same_record_gives_the_same_bytes(
