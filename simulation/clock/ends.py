@@ -69,5 +69,6 @@ def traffic(load: Load, times: Times, seconds: Reals) -> tuple[Ids, Ids]:
 
 def _share(seconds: Reals, whole: Reals) -> Reals:
     """Return which share of a transfer is done; one that takes no time is done once begun."""
-    some = np.maximum(whole, 1e-300)
-    return np.clip(np.where(whole > 0, seconds / some, seconds >= 0), 0.0, 1.0)
+    done = (seconds >= 0).astype(np.float64)
+    np.divide(seconds, whole, out=done, where=whole > 0)
+    return np.clip(done, 0.0, 1.0)

@@ -14,7 +14,7 @@ AVAILABLE, client, d); it lasts 0.8 * 86,400 * duty. So a window never reaches t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -79,14 +79,6 @@ class Profiles:
                 made[id(value)] = _array(name, value, clients)
             arrays[name] = made[id(value)]
         return cls(**arrays)
-
-    @property
-    def nbytes(self) -> int:
-        """How much memory they take; an array that stands for two quantities counts once."""
-        bases = {
-            id(_base(a)): _base(a).nbytes for a in (getattr(self, f.name) for f in fields(self))
-        }
-        return sum(bases.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,18 +152,6 @@ class ArrayFleet:
         )
         self._traces = [(i, b.trace) for i, b in enumerate(behaviours) if b.trace is not None]
 
-    def with_samples(self, samples: object) -> ArrayFleet:
-        """Return the same devices with the examples that each really has.
-
-        Raises:
-            SettingsError: There is not one number, 1 or more, for each client.
-        """
-        fleet = ArrayFleet.__new__(ArrayFleet)
-        fleet.__dict__.update(self.__dict__)
-        counted = _array("samples", samples, self.clients)
-        fleet.profiles = replace(self.profiles, samples=counted)
-        return fleet
-
     def times(self, ids: Ids, round_: int | Ids, load: Load) -> Times:
         """Return seconds to get the model, to train and to send; see `Fleet`."""
         cohorts = self._members.cohorts(ids)
@@ -233,10 +213,6 @@ def _window(
     end = begin + LONGEST * DAY * duty
     begin[np.isinf(duty)] = -np.inf
     return begin, end
-
-
-def _base(array: NDArray[Any]) -> NDArray[Any]:
-    return array if array.base is None else array.base
 
 
 def _array(name: str, value: object, clients: int) -> NDArray[Any]:
