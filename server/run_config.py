@@ -33,6 +33,9 @@ SIMULATION: dict[str, Value] = {
     "hand-over": "auto",
     "test-every": 1,
     "client-test-every": 0,
+    "fleet": "",
+    "buffer": 0,
+    "staleness": "polynomial 0.5",
 }
 """Settings that a simulation reads and a deployment passes over (simulation/simulated.py)."""
 KEYS: dict[str, Value] = {

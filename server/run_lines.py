@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from .ledger import RoundRecord
 
+_GONE = ("late", "lost", "offline", "crashed", "refused")
 _NAMES = 8
 """Names in a line about those who are waited for."""
 
@@ -65,7 +66,27 @@ def said(record: RoundRecord, *, tests: bool = False) -> str:
         "accuracy": accuracy(record, tests=tests),
     }
     parts = [f"{name} {value:.4f}" for name, value in shown.items() if value is not None]
-    return "  ".join([*parts, f"{size(record.bytes_up)} up"])
+    return "  ".join([*parts, f"{size(record.bytes_up)} up", *simulated(record)])
+
+
+def simulated(record: RoundRecord) -> list[str]:
+    """Return how fast a simulated round went, when it ended, and how many were not used."""
+    metrics, train = record.metrics, record.seconds.get("train", 0.0)
+    parts = []
+    if metrics.get("clients.used") and train:
+        parts.append(f"{metrics['clients.used'] / train:,.0f} clients/s")
+    if "clock.closed" in metrics:
+        parts.append(f"at {virtual(metrics['clock.closed'])}")
+    gone = {name: metrics.get(f"clients.{name}", 0.0) for name in _GONE}
+    return [*parts, *(f"{count:.0f} {name}" for name, count in gone.items() if count)]
+
+
+def virtual(seconds: float) -> str:
+    """Return a time on the virtual clock: days, hours, minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{days}d " * bool(days) + f"{hours:02}:{minutes:02}:{rest:02}"
 
 
 def accuracy(record: RoundRecord, *, tests: bool) -> float | None:

@@ -3,7 +3,8 @@
 In one process       run.py is `simulate`, federation.py its parties, link.py what carries their
                      bytes, drops.py loses some on purpose; seats.py has a tier train what their
                      sessions send, remembered.py checks once what a thousand check. population.py
-                     is the same for clients that are numbers, simulated.py its settings; cli.py is
+                     is the same for clients that are numbers, simulated.py its settings,
+                     tier_choice.py who trains them; cli.py is
                      `umbel simulate`, report.py what a person sees of it.
 A Flower app         flower_simulate.py runs one as it is, over the Grid of engine/;
                      flower_history.py is its record, flower_simulate_cli.py its lines.

@@ -75,6 +75,9 @@ TierName = Annotated[
 Workers = Annotated[
     int | None, typer.Option(help="Threads or processes that train; else one a core.")
 ]
+Fleet = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="What devices there are: a fleet.toml.")
+]
 HandOver = Annotated[
     Way | None,
     typer.Option("--hand-over", help="What reaches the coordinator; auto is what the run needs."),
@@ -126,6 +129,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
     secure: SecureMode = Secure.ON,
     tier: TierName = None,
     workers: Workers = None,
+    fleet: Fleet = None,
     way: HandOver = None,
     drop_at: DropAt = None,
     run_config: RunConfig = None,
@@ -149,7 +153,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         settings={
             **from_environment(os.environ),
             **dict(pair(text) for text in run_config or ()),
-            **_given({"tier": tier, "workers": workers, "hand-over": way}),
+            **_given({"tier": tier, "workers": workers, "hand-over": way, "fleet": fleet}),
         },
         policy=Policy.load(policy) if policy else None,
         in_process=in_process,
@@ -178,9 +182,10 @@ def show(planned: Plan, form: Format) -> None:
         raise result.failure
 
 
-def _given(flags: Mapping[str, Value | None]) -> dict[str, Value]:
-    """Return the flags that were given."""
-    return {key: value for key, value in flags.items() if value is not None}
+def _given(flags: Mapping[str, int | StrEnum | Path | None]) -> dict[str, Value]:
+    """Return the flags that were given, as settings say them."""
+    said = {key: value for key, value in flags.items() if value is not None}
+    return {key: value if isinstance(value, int) else str(value) for key, value in said.items()}
 
 
 def _watched(planned: Plan, form: Format) -> Result:

@@ -73,6 +73,8 @@ class Result:
     """What the devices' own logs said, each behind its client's name, as in `client 3: …`."""
     warnings: tuple[str, ...] = ()
     """Settings that a round showed to be badly chosen."""
+    trained_by: str = ""
+    """Which tier, and why; empty where each client trained by itself."""
 
     @property
     def accuracy(self) -> float | None:

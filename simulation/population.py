@@ -7,22 +7,23 @@ rounds on the disk are the same; a client is its number, and costs nothing while
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from .clock.everybody import Everybody
+from .clock.choosing import Pace, clock_for
 from .engine.central import CentralTest
-from .engine.choosing import choose
 from .engine.rounds import CLOCK, VERSIONS, Course, Rounds, Stopwatch, summed
-from .engine.tiers import candidates
-from .engine.work import Work
+from .engine.row_buffer import RowBuffer
 from .federation import Result, node_id
+from .fleet.devices import Load
+from .tier_choice import tier_for
 from ..clients.child import boundary
 from ..protocol.errors import StateError
+from ..protocol.layout import MessageLayout
+from ..protocol.manifest import Manifest
+from ..server.core.segments import Shelf
 from ..server.group_commit import GroupCommit
 from ..server.history import take_over
 from ..server.initial import first_model
@@ -36,11 +37,12 @@ from ..strategies.app import AppRef, load_trainer
 from ..strategies.trainer import Settings, TaskTrainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from .clock.decision import Clock
     from .engine.choosing import Choice
+    from .engine.rounds import Collect
     from .engine.work import Arrays, Tier
     from .simulated import Simulated
     from ..server.history import History
@@ -49,8 +51,6 @@ if TYPE_CHECKING:
 
 SIMULATION = "simulation"
 """Key of a run's recorded configuration: how it was simulated, and what resume needs."""
-SAMPLE = 100
-"""Most clients of the trial by which a tier is chosen."""
 
 
 class Population:
@@ -127,25 +127,19 @@ class Population:
             failure=coordinator.failure,
             refusals=tuple(self.refusals),
             warnings=tuple(event.code for event in events if event.kind == "warning"),
+            trained_by=tier.reason,
         )
 
     def _tier(self, model: Arrays, wanted: str) -> Choice:
-        """Return who trains, and why."""
-        settings, clients = self.settings, self.simulated.clients
-        size = settings.cohort or clients
-        sample = Work(
-            clients=np.arange(min(size, clients, SAMPLE), dtype=np.int64),
-            partitions=clients,
-            models=[model],
-            settings=Settings.of({**settings.config, "server-round": 1}),
-            config={**settings.config, "server-round": 1},
-            weight_cap=settings.params.weight_cap,
+        return tier_for(
+            self._trainer.task,
+            model,
+            self.settings,
+            self.simulated,
+            wanted=wanted,
+            app=self._app,
+            say=self._say,
         )
-        found = candidates(self._trainer.task, sample, self.simulated.workers, self._app)
-        trainings = size * settings.rounds
-        chosen = choose(found, sample, wanted, trainings=trainings, say=self._say)
-        self._say(chosen.reason)
-        return chosen
 
     def _created(self, tier: Choice) -> RunDirectory:
         """Make the run's directory."""
@@ -177,7 +171,7 @@ class Population:
         self, directory: RunDirectory, disk: GroupCommit, model: Arrays, tier: Tier
     ) -> ReducedCoordinator:
         """Put the rounds together, where they begin or where they stand, and go through them."""
-        watch, clock = Stopwatch(), self._clock()
+        watch, clock = Stopwatch(), self._clock(model)
         history: History | None = None
         models: dict[int, Arrays] = {}
         past = take_over(directory, _stamp()) if directory.resumed is not None else None
@@ -188,8 +182,20 @@ class Population:
                 clock.restore(found.extra[CLOCK])
                 models = {v: directory.read_round(v) for v in found.extra[VERSIONS]}
         coordinator = self._coordinator(model, disk, watch, history)
-        Rounds(self._course(clock, watch, tier), coordinator, models).run()
+        with self._collecting(tier, directory) as collect:
+            Rounds(self._course(clock, watch, collect), coordinator, models).run()
         return coordinator
+
+    @contextmanager
+    def _collecting(self, tier: Tier, directory: RunDirectory) -> Iterator[Collect]:
+        """Return what trains a cohort: into a sum, or into rows for a robust rule."""
+        robust = self.settings.rule.robust
+        if robust is None:
+            yield summed(tier)
+            return
+        shelf = Shelf(directory.path, lambda _kind, line: self._say(line))
+        with closing(RowBuffer(tier, robust, shelf)) as rows:
+            yield rows
 
     def _coordinator(
         self,
@@ -215,13 +221,13 @@ class Population:
         coordinator = ReducedCoordinator(settings, model, metrics, around, history)
         return coordinator
 
-    def _course(self, clock: Clock, watch: Stopwatch, tier: Tier) -> Course:
+    def _course(self, clock: Clock, watch: Stopwatch, collect: Collect) -> Course:
         """Return what the rounds have in common."""
         simulated, local = self.simulated, Settings.of(self.settings.config)
         return Course(
             settings=self.settings,
             partitions=simulated.clients,
-            collect=summed(tier),
+            collect=collect,
             clock=clock,
             nodes=self.names,
             epochs=local.resolved(self._trainer.task)[1].epochs,
@@ -230,8 +236,25 @@ class Population:
             said=lambda client, cause: self.refusals.append(f"client {client}: {cause}"),
         )
 
-    def _clock(self) -> Clock:
-        return Everybody(self.simulated.clients, self.settings.cohort, seed=self.settings.seed)
+    def _clock(self, model: Arrays) -> Clock:
+        """Return who is there when."""
+        run, simulated, trainer = self.settings, self.simulated, self._trainer
+        message = MessageLayout(Manifest.of(model), trainer.declared("train"), "train")
+        local = Settings.of(run.config).resolved(trainer.task)[1]
+        down, up = message.manifest.total_bytes, message.total_bytes
+        load = Load(down=down, up=up, epochs=local.epochs)
+        pace = Pace(
+            cohort=run.cohort,
+            seed=run.seed,
+            deadline=run.deadline,
+            quorum=run.params.min_survivors,
+            dropout=run.dropout,
+            buffer=simulated.buffer,
+            staleness=simulated.staleness,
+            load=load,
+        )
+        fleet = simulated.devices(run.seed)
+        return clock_for(fleet, simulated.clients, pace)
 
     def _note(self, record: RoundRecord) -> None:
         self.records.append(record)

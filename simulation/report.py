@@ -128,6 +128,8 @@ def summary(result: Result) -> str:
     lines += [f"warning: {line}" for line in folded(result.warnings)]
     if result.accuracy is not None:
         lines.append(f"test accuracy: {result.accuracy:.4f}")
+    if result.trained_by:
+        lines.append(f"trained by {result.trained_by}")
     lines.append(f"secure aggregation: {result.security}")
     lines.append(f"run: {result.run} ({result.path})")
     model = newest_model(result)
@@ -146,6 +148,7 @@ def as_json(result: Result) -> dict[str, object]:
         "model": newest_model(result),
         "security": result.security,
         "accuracy": accuracy if accuracy is None or math.isfinite(accuracy) else None,
+        "trained_by": result.trained_by or None,
         "failure": str(result.failure) if result.failure else None,
         "refusals": list(result.refusals),
         "warnings": list(result.warnings),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .drops import parse
-from .engine.hand_over import SUM, HandOver, hand_over
+from .engine.hand_over import HandOver, hand_over
 from .federation import Federation, Result
 from .population import SIMULATION, Population, task_of
 from .simulated import Simulated
@@ -85,9 +85,9 @@ class Plan:
             watch: Called before every step of the link, where clients have sessions.
             say: Called with lines about what is chosen, and what takes long.
         """
-        home = self.asked.home or umbel_home()
-        if self.hand_over.kind == SUM and (task := task_of(self.app)) is not None:
-            say(str(self.hand_over))
+        home, way = self.asked.home or umbel_home(), self.hand_over
+        if not way.sessions and (task := task_of(self.app)) is not None:
+            say(str(way))
             population = Population(
                 task,
                 self.settings,
@@ -154,7 +154,7 @@ def plan(app: Path | str | Task, options: Options | None = None) -> Plan:
     if not isinstance(app, Path | str | Task):
         raise SettingsError("app", "an app directory or a umbel.Task", type(app).__name__)
     known = app if isinstance(app, Task) else AppRef.read(Path(app))
-    own, given = known.settings if isinstance(known, AppRef) else {}, _given(asked)
+    own, given = _own(known), _given(asked)
     table, config = tables(own, given)
     run = asked.run or new_run_id(_name(known))
     rule = chosen(table, {*own, *given})
@@ -162,6 +162,7 @@ def plan(app: Path | str | Task, options: Options | None = None) -> Plan:
     clients = int(table["clients"])
     check_clients(settings, clients)
     simulated = Simulated.of(table, clients, _started(known, {**own, **given}))
+    simulated.check(settings)
     drops = [parse(t, clients, settings.rounds, secure=asked.secure) for t in asked.drops]
     way = hand_over(
         settings, simulated.hand_over, drops=bool(drops), policy=asked.policy is not None
@@ -207,7 +208,19 @@ def _given(asked: Options) -> dict[str, Value]:
         value = getattr(asked, name)
         if value is not None:
             given[name] = value
+    if isinstance(fleet := given.get("fleet"), str) and fleet:
+        given["fleet"] = str(Path(fleet).absolute())
     return given
+
+
+def _own(app: AppRef | Task) -> dict[str, Value]:
+    """Return what the app says of itself; files that it names lie in its directory."""
+    if not isinstance(app, AppRef):
+        return {}
+    own = dict(app.settings)
+    if isinstance(fleet := own.get("fleet"), str) and fleet:
+        own["fleet"] = str(app.directory / fleet)
+    return own
 
 
 def _name(app: AppRef | Task) -> str:

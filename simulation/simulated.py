@@ -6,6 +6,9 @@
 | workers | 0 | threads or processes that train; 0 is one a core |
 | hand-over | auto | what reaches the coordinator: sum or rows (engine/hand_over.py) |
 | test-every | 1 | rounds from one test of the server to the next, and the last; 0: none |
+| fleet | | a fleet.toml: what devices there are; none: everybody is there at once |
+| buffer | 0 | updates that make an asynchronous round; 0: rounds are synchronous |
+| staleness | polynomial 0.5 | what an update from an old model counts (clock/staleness.py) |
 | client-test-every | 0 | the same for tests of the received model by the clients of a round |
 """
 
@@ -13,18 +16,24 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .clock.staleness import weighting
 from .engine.choosing import AUTO, NAMES
 from .engine.hand_over import WAYS
+from .fleet.toml import read
 from ..protocol.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .fleet.description import Description
+    from .fleet.devices import Fleet
     from ..server.run_config import Value
+    from ..server.settings import RunSettings
 
-_COUNTS = {"workers": 1024, "test-every": 1 << 30, "client-test-every": 1 << 30}
+_COUNTS = {"workers": 1024, "buffer": 1 << 30, "test-every": 1 << 30, "client-test-every": 1 << 30}
 """Keys of whole numbers, with the most that they may be."""
 
 
@@ -38,6 +47,9 @@ class Simulated:
     hand_over: str = AUTO
     test_every: int = 1
     client_test_every: int = 0
+    fleet: Description | None = None
+    buffer: int = 0
+    staleness: str = "polynomial 0.5"
     started: Mapping[str, Any] = field(default_factory=dict)
     """What the ledger is to say of how the run was started: enough to take it up."""
 
@@ -53,6 +65,7 @@ class Simulated:
         for key, known in (("tier", (*NAMES, AUTO)), ("hand-over", WAYS)):
             if table[key] not in known:
                 raise SettingsError(key, f"one of {', '.join(known)}", table[key])
+        weighting(str(table["staleness"]))
         for key, most in _COUNTS.items():
             if not 0 <= int(table[key]) <= most:
                 raise SettingsError(key, f"0 to {most}", table[key])
@@ -63,8 +76,30 @@ class Simulated:
             hand_over=str(table["hand-over"]),
             test_every=int(table["test-every"]),
             client_test_every=int(table["client-test-every"]),
+            fleet=read(Path(str(table["fleet"]))) if table["fleet"] else None,
+            buffer=int(table["buffer"]),
+            staleness=str(table["staleness"]),
             started=started or {},
         )
+
+    def check(self, run: RunSettings) -> None:
+        """Refuse what the run's own settings contradict.
+
+        Raises:
+            SettingsError: An asynchronous round has fewer updates than a round needs.
+        """
+        least = max(run.params.min_members, run.params.min_survivors)
+        if 0 < self.buffer < least:
+            move = "raise buffer, or lower min-members and min-survivors"
+            raise SettingsError("buffer", f"at least {least}, the run's floor", self.buffer, move)
+
+    def devices(self, seed: int) -> Fleet | None:
+        """Return the fleet's devices, of the run's seed if it has none of its own.
+
+        Raises:
+            SettingsError: It counts another number of clients.
+        """
+        return None if self.fleet is None else self.fleet.fleet(self.clients, seed)
 
 
 def cores() -> int:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from umbel.simulation.federation import Result
 
 CLIENTS, ROUNDS = 20, 30
-SLEEP_S = 0.001
-"""What a client's examples take to come: so a run is long enough to be killed in."""
+SLEEP = "POINTS_SLEEP_S"
+"""Variable: seconds that a client's examples take to come, so a run is long enough to be killed."""
 
 
 class Points(Task):
@@ -46,7 +46,7 @@ class Points(Task):
 
     def train_data(self, site: Site) -> tuple[Any, Any]:
         """Return one client's."""
-        time.sleep(SLEEP_S)
+        time.sleep(float(os.environ.get(SLEEP, "0")))
         return points(site.index + 1, site.index)
 
     def test_data(self) -> tuple[Any, Any]:
@@ -76,13 +76,16 @@ def run(home: Path, settings: Mapping[str, Any], *, resume: bool = False) -> Res
     return simulate(Points(), options, _say)
 
 
-def killed(home: Path, settings: Mapping[str, Any], line: int, after: float) -> int:
+def killed(
+    home: Path, settings: Mapping[str, Any], line: int, after: float, slow: float = 0.002
+) -> int:
     """Run it in a process, and kill that some time after a line; return how many lines came."""
     words = [f"{key}={value}" for key, value in settings.items()]
     with subprocess.Popen(
         [sys.executable, "-m", "umbel.tests.simulated_runs", str(home), *words],
         stdout=subprocess.PIPE,
         text=True,
+        env=os.environ | {SLEEP: str(slow)},
     ) as process:
         lines = 0
         for _ in process.stdout or ():

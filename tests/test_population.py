@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import umbel
 from umbel.protocol.errors import SettingsError, StateError
+from umbel.protocol.layout import MessageLayout
+from umbel.protocol.manifest import Manifest
 from umbel.server.run_directory import RunDirectory
+from umbel.simulation.clock.choosing import Pace, clock_for
+from umbel.simulation.clock.staleness import weighting
 from umbel.simulation.federation import node_id
+from umbel.simulation.fleet.devices import Load
+from umbel.simulation.fleet.toml import read
 from umbel.strategies.trainer import Settings, TaskTrainer
 from umbel.tests.simulated_runs import ROUNDS, Points, digest, killed, points, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_every_round_is_the_weighted_mean_of_its_cohort(tmp_path: Path) -> None:
@@ -134,6 +138,15 @@ def test_a_setting_outside_its_range_is_named(settings: Any, words: str, tmp_pat
 # ---- the same bits -----------------------------------------------------------------------------
 
 RULES: dict[str, Any] = {"strategy": "fedadam", "server-eta": 0.01}
+FLEET = """
+[cohorts.all]
+share = 1
+samples = 10
+speed = { lognormal = { median = 0.1, sigma = 1.0 } }
+bandwidth = { loguniform = [1e3, 1e5] }
+jitter = 0.2
+dropout = 0.1
+"""
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +176,88 @@ def test_killed_anywhere(seed: int, whole: str, tmp_path: Path) -> None:
     for _ in range(2):
         killed(tmp_path, RULES, int(rng.integers(1, ROUNDS // 2)), float(rng.uniform(0, 0.02)))
     assert digest(run(tmp_path, RULES, resume=True)) == whole
+
+
+@pytest.fixture(scope="module")
+def asynchronous(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the settings of an asynchronous run, over a fleet."""
+    file = tmp_path_factory.mktemp("fleet") / "fleet.toml"
+    file.write_text(FLEET)
+    return {"fleet": str(file), "cohort": 9, "buffer": 3, "rounds": ROUNDS}
+
+
+def test_an_asynchronous_run_trains_from_the_models_of_its_launches(
+    asynchronous: dict[str, Any], tmp_path: Path
+) -> None:
+    models: dict[int, dict[str, Any]] = {}
+    options = umbel.Options(
+        run="r", home=tmp_path, secure=False,
+        settings={"clients": 20, "tier": "T3", **asynchronous, "rounds": 12},
+    )  # fmt: skip
+    result = umbel.simulate(Points(), options)
+    ages = {
+        int(name.removeprefix("staleness.")): count
+        for record in result.records
+        for name, count in record.metrics.items()
+        if name.startswith("staleness.")
+    }
+    assert max(ages) >= 3  # somebody starts from a model that is long gone
+    times = [record.metrics["clock.closed"] for record in result.records]
+    assert times == sorted(times)
+    assert times[0] > 0
+    # Played again by hand, from the decisions of an equal clock.
+    trainer, weights = TaskTrainer(Points()), weighting("polynomial 0.5")
+    models[0] = trainer.arrays(0)
+    message = MessageLayout(Manifest.of(models[0]), trainer.declared(), "train")
+    load = Load(down=message.manifest.total_bytes, up=message.total_bytes)
+    fleet = read(Path(asynchronous["fleet"])).fleet(20, 0)
+    clock = clock_for(fleet, 20, Pace(cohort=9, seed=0, buffer=3, load=load, deadline=600.0))
+    for number in range(1, 13):
+        decision = clock.decide(number)
+        assert decision.models is not None
+        assert decision.launches is not None
+        mean, weight = {n: np.zeros(a.shape) for n, a in models[0].items()}, 0
+        factors = weights(number - 1 - decision.models)
+        for client, launch, version, factor in zip(
+            decision.used, decision.launches, decision.models, factors, strict=True
+        ):
+            site = umbel.Site(partition=int(client), partitions=20)
+            found = trainer.train(models[int(version)], site, Settings(round=int(launch)))
+            weight += int(client) + 1
+            for name, delta in found.deltas.items():
+                mean[name] += (int(client) + 1) * factor * delta
+        before = models[number - 1]
+        models[number] = {n: a + (mean[n] / weight).astype(np.float32) for n, a in before.items()}
+    for name, array in models[12].items():
+        np.testing.assert_allclose(result.model[name], array, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("line", [14, 25])
+def test_a_killed_asynchronous_run_goes_on_with_the_same_bits(
+    line: int, asynchronous: dict[str, Any], tmp_path: Path
+) -> None:
+    whole = digest(run(tmp_path / "whole", asynchronous))
+    killed(tmp_path / "parts", asynchronous, line, 0.0, slow=0.02)
+    with RunDirectory.open(tmp_path / "parts", "r") as directory:
+        assert directory.stored_extra(directory.latest() or 0)["versions"]  # older models are kept
+    assert digest(run(tmp_path / "parts", asynchronous, resume=True)) == whole
+
+
+def test_a_robust_rule_gets_the_rows_of_a_cohort(tmp_path: Path) -> None:
+    result = run(tmp_path, {"rounds": 1, "robust": "median", "robust-byzantine": 1})
+    (record,) = result.records
+    trainer = TaskTrainer(Points())
+    model = trainer.arrays(0)
+    updates = [
+        trainer.train(
+            model, umbel.Site(partition=result.names[node], partitions=20), Settings(round=1)
+        ).deltas
+        for node in record.roster
+    ]
+    for name, array in model.items():
+        expected = array + np.median([update[name] for update in updates], axis=0)
+        np.testing.assert_allclose(result.model[name], expected, rtol=0, atol=1e-6)
+    assert not list(result.path.glob("umbel-rows-*"))
 
 
 def test_a_run_that_is_not_there_cannot_go_on(tmp_path: Path) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from umbel.protocol.errors import SettingsError
+from umbel.protocol.plan import Params
 from umbel.server.run_config import KEYS, SIMULATION
+from umbel.server.settings import RunSettings
 from umbel.simulation.simulated import Simulated
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_defaults_are_those_of_the_table() -> None:
@@ -33,6 +38,25 @@ def test_each_arrives() -> None:
     assert set(said) <= set(SIMULATION)
 
 
+def test_a_fleet_is_read_and_has_the_runs_clients(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text("[cohorts.all]\nshare = 1\nsamples = 10\nspeed = 0.5\nbandwidth = 1e6\n")
+    said: dict[str, Any] = {"fleet": str(file), "buffer": 4, "staleness": "hinge 1 2"}
+    found = Simulated.of({**KEYS, **said}, 7)
+    assert (found.buffer, found.staleness) == (4, "hinge 1 2")
+    devices = found.devices(3)
+    assert devices is not None
+    assert devices.clients == 7
+    assert Simulated.of(KEYS, 7).devices(3) is None
+
+
+def test_a_buffer_below_the_floor_is_refused() -> None:
+    run = RunSettings(run="r", rounds=1, scheme="plain", params=Params(min_members=3))
+    Simulated.of({**KEYS, "buffer": 4}, 7).check(run)
+    with pytest.raises(SettingsError, match="buffer: expected at least 4, the run's floor, got 3"):
+        Simulated.of({**KEYS, "buffer": 3}, 7).check(run)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
@@ -41,6 +65,8 @@ def test_each_arrives() -> None:
         ("workers", 1025, "0 to 1024"),
         ("test-every", -1, "0 to"),
         ("client-test-every", -1, "0 to"),
+        ("buffer", -1, "0 to"),
+        ("staleness", "linear", "constant, "),
     ],
 )
 def test_a_value_that_there_is_not_is_named(key: str, value: Any, expected: str) -> None:

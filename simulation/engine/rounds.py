@@ -85,8 +85,6 @@ class Course:
     """In every so many rounds clients test the model that they receive; 0 in none."""
     watch: Stopwatch = field(default_factory=Stopwatch)
     """Counts the seconds; whoever tests models counts there too."""
-    staleness: float = 0.5
-    """An update that is s versions old counts (1 + s)^-staleness as much."""
     said: Callable[[int, str], None] = lambda _client, _cause: None
     """Takes what the task raised for a client."""
 
@@ -153,11 +151,10 @@ class Rounds:
         """Return what the tier is to train."""
         course, number = self._course, decision.round
         config: dict[str, Any] = {**course.settings.config, "server-round": number}
-        models, places, factors = [self._models[number - 1]], None, None
+        models, places = [self._models[number - 1]], None
         if decision.models is not None:
             versions, places = np.unique(decision.models, return_inverse=True)
             models = [self._models[int(version)] for version in versions]
-            factors = np.power(1.0 + decision.staleness, -course.staleness, dtype=np.float64)
         return Work(
             clients=decision.used,
             partitions=course.partitions,
@@ -166,7 +163,7 @@ class Rounds:
             settings=Settings.of(config),
             config=config,
             launches=decision.launches,
-            factors=factors,
+            factors=decision.factors,
             weight_cap=course.settings.params.weight_cap,
             max_norm=course.settings.max_norm,
             evaluate=bool(course.every) and number % course.every == 0,
