@@ -22,12 +22,12 @@ def stacks(dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("block", [1, 64, torch_sums.BLOCK])
+@pytest.mark.parametrize("block", [1, 64, 1 << 15])
 @pytest.mark.parametrize("bounds", [Bounds(6, 36), Bounds(6, 36, 48.2), Bounds(6, 45, 9000.0)])
 def test_stacks_are_judged_and_added_as_single_updates(
     dtype: torch.dtype, block: int, bounds: Bounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_sums, "BLOCK", block)
+    monkeypatch.setitem(torch_sums.BLOCK, "cpu", block)
     updates, scales = stacks(dtype), np.array([3, 1, 2.5, 7, 1, 11])
     rows = [[update[k].numpy() for update in updates] for k in range(6)]
     expected = [verdicts.judge(row, scales[k], bounds) for k, row in enumerate(rows)]

@@ -102,6 +102,18 @@ class Cohorts:
 
     def reduce(self, work: Work) -> Reduced:
         """Train and return the sum."""
+        with isolated(threads=self._threads):
+            return self._reduced(work)
+
+    def rows(self, work: Work, out: NDArray[Any]) -> Report:
+        """Train and write each client's update into its row."""
+        with isolated(threads=self._threads):
+            return self._written(work, out)
+
+    def close(self) -> None:
+        """Do nothing: nothing was started."""
+
+    def _reduced(self, work: Work) -> Reduced:
         tally = Tally(work)
         examples = self._examples(work, tally)
         found = Sum(work, examples.weight, tally)
@@ -116,8 +128,7 @@ class Cohorts:
         found.total += total.cpu().numpy()
         return found.reduced()
 
-    def rows(self, work: Work, out: NDArray[Any]) -> Report:
-        """Train and write each client's update into its row."""
+    def _written(self, work: Work, out: NDArray[Any]) -> Report:
         found = Rows(work, out)
         for done in self._stacks(work, self._examples(work, found.tally), found.tally):
             verdicts = judge(done.updates, np.ones(len(done.clients)), found.bounds)
@@ -131,9 +142,6 @@ class Cohorts:
                 start += part.shape[1]
         return found.tally.report()
 
-    def close(self) -> None:
-        """Do nothing: nothing was started."""
-
     def _examples(self, work: Work, tally: Tally) -> Examples:
         """Count everybody's examples."""
         with isolated():
@@ -143,7 +151,6 @@ class Cohorts:
         """Train stack after stack; what user code raises costs its client, or its stack."""
         _, local = work.settings.resolved(self._task)
         left = sorted(examples.counts, key=lambda i: (-_steps(examples.counts[i], local), i))
-        threads = torch.get_num_threads()
         while left:
             clients: list[_Client] = []
             room = 1
@@ -154,7 +161,6 @@ class Cohorts:
                     room = self._room(clients[0], local)
                 except Refused as error:
                     tally.failed(index, str(error))
-            torch.set_num_threads(self._threads)
             try:
                 with boundary():
                     done = self._trained(work, clients)
@@ -162,8 +168,6 @@ class Cohorts:
                 for client in clients:
                     tally.failed(client.place, str(error))
                 continue
-            finally:
-                torch.set_num_threads(threads)
             yield done
 
     def _client(self, work: Work, examples: Examples, index: int, local: Local) -> _Client:
