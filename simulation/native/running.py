@@ -35,6 +35,8 @@ class Running:
             SettingsError: The model is not the task's.
         """
         self._tier, self._work = tier, work
+        self._weight: int | None = None
+        """Of the whole round, once it has been asked for."""
         self._optimizer, self._local = work.settings.resolved(tier.task)
         names = tuple(work.models[0])
         self._models = np.stack([self._flat(model, names) for model in work.models])
@@ -59,12 +61,10 @@ class Running:
         been asked for their examples. Threads train from the first one on, with the exponent of
         the work before; where that turns out to be another, once more with the right one.
         """
-        total, agreed = np.zeros(self.values, np.int64), None
+        total = np.zeros(self.values, np.int64)
         while True:
             exponent = self._tier.exponent
-            report, weight = self._train(total=total, exponent=exponent)
-            agreed = self._work.round_weight(weight) if agreed is None else agreed
-            self._tier.exponent = exponent_for(agreed)
+            report = self._train(total=total, exponent=exponent)
             if self._tier.exponent == exponent:
                 break
         counted = int(report.weights[report.counted].sum())
@@ -72,9 +72,9 @@ class Running:
 
     def rows(self, out: NDArray[Any]) -> Report:
         """Train everybody into the rows."""
-        return self._train(rows=out)[0]
+        return self._train(rows=out)
 
-    def _train(self, **into: Any) -> tuple[Report, int]:
+    def _train(self, **into: Any) -> Report:
         """Train everybody once; again, if the task was seen to draw from global generators."""
         if not self._tier.draws:
             before = Generators()
@@ -92,8 +92,8 @@ class Running:
         total: NDArray[np.int64] | None = None,
         exponent: int | None = None,
         rows: NDArray[Any] | None = None,
-    ) -> tuple[Report, int]:
-        """Ask for everybody's examples and train; return the weight of all, too."""
+    ) -> Report:
+        """Ask for everybody's examples and train; of a sum, note which exponent it must have."""
         work, tally, clients = self._work, Tally(self._work), len(self._work.clients)
         cohort = Cohort(self._tier.task, self._tier.reader(), work, tally)
         measured, faults = np.zeros((2, clients)), np.full(clients, -1)
@@ -116,12 +116,15 @@ class Running:
                 if cohort.bytes > HELD:
                     self._pool.wait()
                     cohort.drop()
+            if total is not None and self._weight is None:  # other shares may keep us waiting
+                self._weight = work.round_weight(cohort.weight)
+                self._tier.exponent = exponent_for(self._weight)
             self._pool.wait()
         except BaseException:
             self._pool.drop()
             raise
         self._pool.finish()
-        return self._report(cohort, measured, faults), cohort.weight
+        return self._report(cohort, measured, faults)
 
     def _report(
         self, cohort: Cohort, measured: NDArray[np.float64], faults: NDArray[np.int64]
