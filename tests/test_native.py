@@ -276,3 +276,15 @@ def test_an_index_of_examples_is_its_own_row_whoever_failed(
     assert found.report.verdicts.tolist() == [0, 0, Verdict.FAILED, 0, 0]
     assert "no disk" in found.report.causes[2]
     np.testing.assert_array_equal(found.total, native.reduce(work_of(task, [0, 1, 3, 4])).total)
+
+
+def test_a_received_model_without_a_finite_loss_costs_every_client(
+    task: Ragged, native: NativeTier
+) -> None:
+    """As on a device, whose metrics are bounded; it does not train."""
+    work = work_of(task, evaluate=True)
+    work.models[0]["2.bias"][0] = np.nan
+    report = native.reduce(work).report
+    assert (report.verdicts == Verdict.FAILED).all()
+    assert "not finite" in report.causes[0]
+    assert not loop(task, work).report.counted.any()

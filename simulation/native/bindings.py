@@ -5,16 +5,22 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
+from ...protocol.errors import StateError
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 _WHOLE = ("clients", "models", "epochs", "batch", "exponent", "evaluate", "adam")
-_REAL = ("lr", "momentum", "decay", "proximal", "beta1", "beta2", "eps", "limit", "max_norm")
+_REAL = ("lr", "momentum", "decay", "proximal", "beta1", "beta2", "eps")
+_BOUNDS = ("limit", "max_norm", "largest_loss")
+NO_MEMORY, UNMEASURED = -1, -2
+"""Faults of a client that are no example's number."""
 _WORDS = ("shuffles", "dropouts")
 _ARRAYS = ("model", "table", "verdicts", "losses", "measured", "factors", "faults")
 _OUT = ("total", "rows")
 
+ADVICE = "fewer --workers need less"
 SLICE_S = 0.2
 """How long C++ works before Python looks at its signals."""
 
@@ -27,7 +33,7 @@ class Plan(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in _WHOLE),
-        *((name, ctypes.c_double) for name in _REAL),
+        *((name, ctypes.c_double) for name in (*_REAL, *_BOUNDS)),
         *((name, ctypes.c_char_p) for name in _WORDS),
         *((name, ctypes.c_void_p) for name in (*_ARRAYS, *_OUT)),
     )
@@ -37,7 +43,11 @@ class Pool:
     """Threads that train, until `close`."""
 
     def __init__(self, library: ctypes.CDLL, threads: int, places: NDArray[np.int32]) -> None:
-        """Start the threads but one: the caller's works too."""
+        """Start the threads but one: the caller's works too.
+
+        Raises:
+            StateError: The system gives none.
+        """
         self._library = library
         for name, result, arguments in (
             ("pool", ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]),
@@ -52,7 +62,7 @@ class Pool:
             function.restype, function.argtypes = result, arguments
         self._at: Any = library.umbel_pool(threads, pointer(places))
         if not self._at:
-            raise MemoryError("the native tier's threads could not be started")
+            raise StateError("threads", f"{threads} to train with", "none", ADVICE)
 
     def begin(self, plan: Plan) -> None:
         """Take the models of a work; its arrays must stay until `finish` or `drop`."""
@@ -90,5 +100,5 @@ def pointer(array: NDArray[Any]) -> int:
 def _good(answer: int) -> int:
     """Raise where C++ had no memory."""
     if answer < 0:
-        raise MemoryError("the native tier has no memory for this model")
+        raise StateError("memory", "room for this model's kernels", "none", ADVICE)
     return answer

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .bindings import COLUMNS, Plan, pointer
+from .bindings import COLUMNS, NO_MEMORY, UNMEASURED, Plan, pointer
 from .cohort import Cohort, Generators
+from .net import Unsupported
 from ..engine.examples import HELD
 from ..engine.isolation import isolated
 from ..engine.reducing import Tally
 from ..engine.verdicts import Bounds
 from ..engine.work import Reduced, Verdict, exponent_for
 from ...protocol.errors import SettingsError
+from ...strategies.metrics import LOSS
 from ...strategies.optimizers import Adam
 
 if TYPE_CHECKING:
@@ -33,11 +35,14 @@ class Running:
 
         Raises:
             SettingsError: The model is not the task's.
+            Unsupported: The work's numbers need what has no kernel.
         """
         self._tier, self._work = tier, work
         self._weight: int | None = None
         """Of the whole round, once it has been asked for."""
         self._optimizer, self._local = work.settings.resolved(tier.task)
+        if work.evaluate and not tier.evaluates:
+            raise Unsupported("task.evaluate()", "Task's own", "another")
         names = tuple(work.models[0])
         self._models = np.stack([self._flat(model, names) for model in work.models])
         self.values = self._models.shape[1]
@@ -96,13 +101,14 @@ class Running:
         """Ask for everybody's examples and train; of a sum, note which exponent it must have."""
         work, tally, clients = self._work, Tally(self._work), len(self._work.clients)
         cohort = Cohort(self._tier.task, self._tier.reader(), work, tally)
-        measured, faults = np.zeros((2, clients)), np.full(clients, -1)
+        measured, faults = np.zeros((2, clients)), np.full(clients, NO_MEMORY)
         factors = np.ones(clients) if work.factors is None else work.factors.astype(np.float64)
         plan = _plan(self._optimizer, self._local)
         plan.clients, plan.models, plan.evaluate = clients, len(work.models), work.evaluate
         plan.exponent = exponent or 0
         plan.limit = Bounds(work.sharing, exponent).largest
         plan.max_norm = -1.0 if work.max_norm is None else work.max_norm
+        plan.largest_loss = LOSS.bound
         plan.model, plan.table = pointer(self._models), pointer(cohort.table)
         plan.verdicts, plan.losses = pointer(tally.verdicts), pointer(tally.losses)
         plan.measured, plan.faults = pointer(measured), pointer(faults)
@@ -164,6 +170,8 @@ def _plan(optimizer: Optimizer, local: Local) -> Plan:
 
 def _fault(example: int) -> str:
     """Return why C++ gave a client up."""
-    if example < 0:
+    if example == NO_MEMORY:
         return "task failed: no memory was left to train this client"
+    if example == UNMEASURED:
+        return f"task failed: the received model's loss is not finite, or above {LOSS.bound:g}"
     return f"task failed: train_data(site): example {example}: a class that the model has not"

@@ -57,13 +57,13 @@ def tier(task: Task, sample: Any, workers: int, *, evaluate: bool = False) -> Na
         raise SettingsError("workers", "at least 1", workers)
     if task.loss not in LOSSES:
         raise Unsupported("task.loss", "one by name", getattr(task.loss, "__name__", task.loss))
-    own = type(task).evaluate is Task.evaluate and task.metrics is None
-    if evaluate and not own:
+    evaluates = type(task).evaluate is Task.evaluate and task.metrics is None
+    if evaluate and not evaluates:
         raise Unsupported("task.evaluate()", "Task's own", "another")
     with boundary():
         model = task.model()
     net, casts, forms = _read(task, model, sample)
-    made = NativeTier(task, net, workers, forms, casts=casts)
+    made = NativeTier(task, net, workers, forms, casts=casts, evaluates=evaluates)
     made.prepare(task.optimizer)
     return made
 
@@ -101,6 +101,8 @@ class NativeTier:
     """Names and shapes of the model's arrays."""
     casts: bool
     """Whether inputs of other dtypes become the model's."""
+    evaluates: bool
+    """Whether the task measures what the kernels measure."""
     _made: dict[bool, tuple[Generated, Any]] = field(init=False, default_factory=dict)
     _pools: dict[tuple[int, bool, tuple[str, ...]], Pool] = field(init=False, default_factory=dict)
     """By process (threads do not survive a fork), kernels and order of the model's arrays."""

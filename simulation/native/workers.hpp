@@ -1,6 +1,7 @@
 // One thread's memory, and what it does with one client.
 
 enum Verdict : uint8_t { COUNTED, NOT_FINITE, TOO_LONG, TOO_LARGE, FAILED };
+constexpr int64_t UNMEASURED = -2;  // a fault that is no example's: the received model's loss
 
 struct Client {  // a row of the table, all int64
     int64_t x, y, count, target_bytes, round, client, model, weight;
@@ -8,7 +9,7 @@ struct Client {  // a row of the table, all int64
 
 struct Plan {
     int64_t clients, models, epochs, batch, exponent, evaluate, adam;
-    double lr, momentum, decay, proximal, beta1, beta2, eps, limit, max_norm;
+    double lr, momentum, decay, proximal, beta1, beta2, eps, limit, max_norm, largest_loss;
     const char *shuffles, *dropouts;  // the labels of the streams, up to the round
     const Real* model;                // [models][VALUES], as the manifest has them
     const Client* table;
@@ -96,6 +97,10 @@ struct Worker {
             const Found part = Loss::run<false>(net.y[Net::N].at, net.targets.data(), n);
             found.loss += part.loss;
             found.correct += part.correct;
+        }
+        if (!(found.loss <= plan.largest_loss)) {  // NaN too
+            plan.faults[index] = UNMEASURED;
+            return false;
         }
         plan.measured[index] = found.loss;
         plan.measured[plan.clients + index] = found.correct;
