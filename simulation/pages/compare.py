@@ -13,10 +13,11 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .figures import best, finite, named, settings
+from .figures import READS, best, finite, named, settings
 from .learning import PICTURES, WRITE, measures
 from .scale import duration, number, size
 from ...protocol.errors import SettingsError
+from ...server.settings import FLOWER_RUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 LEAST, MOST = 2, 7
 """Runs in one comparison: at most as many as there are colours that can be told apart."""
 _SLACK = 1e-9
+_NO_SETTINGS = {READS["tier, why"], READS["hand-over, why"], FLOWER_RUN}
+"""What a run's record has that nobody set."""
+_WIDEST = 40
+"""Letters of a cell of the table in text; JSON has all."""
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 """Of what the run that went least far came to: where accuracies are compared."""
 
@@ -269,7 +274,7 @@ def _bits(found: Sequence[Figures]) -> Group:
 
 def _settings(found: Sequence[Figures]) -> Group:
     flat = [settings(figures.run) for figures in found]
-    names = sorted({name for table in flat for name in table})
+    names = sorted({name for table in flat for name in table} - _NO_SETTINGS)
     rows = [
         Row(name=name, values=values)
         for name in names
@@ -283,7 +288,7 @@ def as_text(runs: Sequence[str], groups: Sequence[Group]) -> str:
     """Return a table with a column for each run."""
     names = [row.name for group in groups for row in group.rows]
     first = max(map(len, names), default=0) + 2
-    cells = [row.texts for group in groups for row in group.rows]
+    cells = [list(map(_cut, row.texts)) for group in groups for row in group.rows]
     wide = [max(len(run), *(len(row[i]) for row in cells)) for i, run in enumerate(runs)]
 
     def line(name: str, texts: Sequence[str]) -> str:
@@ -293,8 +298,12 @@ def as_text(runs: Sequence[str], groups: Sequence[Group]) -> str:
     lines = [line("", runs)]
     for group in groups:
         lines += ["", group.title + (f": {group.note}" if group.note else "")]
-        lines += [line(f"  {row.name}", row.texts) for row in group.rows]
+        lines += [line(f"  {row.name}", list(map(_cut, row.texts))) for row in group.rows]
     return "\n".join(lines)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
 def as_json(runs: Sequence[str], groups: Sequence[Group]) -> dict[str, object]:

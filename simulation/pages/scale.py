@@ -96,11 +96,12 @@ class Scale:
         if low <= 0 or high / low < _LOG_FROM:
             return cls.linear(values, floor=0.0 if low >= 0 else None)
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        marks = (1, 2, 5) if len(powers) <= _FEW_POWERS else (1,)
-        ticks = [m * 10.0**p for p in powers for m in marks]
-        below = max((t for t in ticks if t <= low), default=low)
-        above = min((t for t in ticks if t >= high), default=high)
-        inside = tuple(t for t in ticks if below <= t <= above)
+        steps = [m * 10.0**p for p in powers for m in (1, 2, 5)]
+        below = max(step for step in [10.0 ** powers[0], *steps] if step <= low * (1 + _FINE))
+        above = min(step for step in [10.0 ** powers[-1], *steps] if step >= high * (1 - _FINE))
+        many = len(powers) > _FEW_POWERS
+        ticks = [10.0**p for p in powers] if many else steps
+        inside = tuple(t for t in ticks if below * (1 - _FINE) <= t <= above * (1 + _FINE))
         return cls(below, above, inside, log=True)
 
 
