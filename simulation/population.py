@@ -98,12 +98,14 @@ class Population:
             resume: Whether the run is there already, and goes on.
 
         Raises:
-            SettingsError: No tier can train the task, or `init` is no model of it.
+            SettingsError: No tier can train the task, `init` is no model of it, or the fleet is not
+                the run's.
             StateError: The run's directory cannot be read or written.
         """
         with boundary():
             own = self._trainer.arrays(self.settings.seed)
         model = first_model(own, init)
+        clock = self._clock(model)  # a fleet that is not the run's leaves nothing behind
         with ExitStack() as stack:
             ledger = place(self._home, self.settings.run) / "ledger.sqlite"
             if resume and not (ledger.exists() and is_blank(ledger)):  # else it never began
@@ -115,7 +117,7 @@ class Population:
                 stack.callback(tier.tier.close)
                 directory = stack.enter_context(self._created(tier))
             with GroupCommit(directory) as disk:
-                coordinator = self._go(directory, disk, model, tier.tier)
+                coordinator = self._go(directory, disk, model, tier.tier, clock)
             events = directory.ledger.events()
         return Result(
             run=self.settings.run,
@@ -152,6 +154,7 @@ class Population:
                 "tier": tier.name,
                 "reason": tier.reason,
                 "workers": self.simulated.workers,
+                "fleet": self.simulated.digest,
                 **self.simulated.started,
             },
         }
@@ -161,17 +164,19 @@ class Population:
     def _resumed(self) -> RunDirectory:
         """Open the directory of a run that was simulated so."""
         directory = RunDirectory.resume(self._home, self.settings.run)
-        if SIMULATION in directory.ledger.run().config:
+        said = directory.ledger.run().config.get(SIMULATION)
+        if said is not None and said.get("fleet", "") == self.simulated.digest:
             return directory
         directory.close()
+        expected = "a run of a simulated population" if said is None else "the fleet of its start"
         move = "start it again as it was started"
-        raise StateError(str(directory.path), "a run of a simulated population", "another", move)
+        raise StateError(str(directory.path), expected, "another", move)
 
     def _go(
-        self, directory: RunDirectory, disk: GroupCommit, model: Arrays, tier: Tier
+        self, directory: RunDirectory, disk: GroupCommit, model: Arrays, tier: Tier, clock: Clock
     ) -> ReducedCoordinator:
         """Put the rounds together, where they begin or where they stand, and go through them."""
-        watch, clock = Stopwatch(), self._clock(model)
+        watch = Stopwatch()
         history: History | None = None
         models: dict[int, Arrays] = {}
         past = take_over(directory, _stamp()) if directory.resumed is not None else None

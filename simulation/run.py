@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from .drops import Drop
+    from .fleet.devices import Fleet
     from .link import Link
     from ..clients.policy import Policy
     from ..server.ledger import RoundRecord, RunRecord
@@ -56,6 +57,8 @@ class Options:
     home: Path | None = None
     init: Path | None = None
     """A safetensors file with the initial model; None draws it from the seed."""
+    fleet: Path | str | Fleet | None = None
+    """What devices the clients are: a fleet.toml, or an object with the methods of `Fleet`."""
     resume: bool = False
     """Whether `run` is there already and goes on where it stands."""
 
@@ -104,6 +107,10 @@ class Plan:
         self, observe: Callable[[RoundRecord], None], watch: Callable[[Link], None], home: Path
     ) -> Result:
         """Run it with a session for each client."""
+        for key in ("fleet", "buffer"):
+            if getattr(self.simulated, key):
+                why = f"rows over sessions: {self.hand_over.why}"
+                raise SettingsError(key, "a run without sessions", why, "--secure off")
         app, here = self.app, self.asked.in_process
         user_code = InProcess(app) if here or isinstance(app, Task) else Child(app)
         with closing(user_code) as trainer:
@@ -161,7 +168,8 @@ def plan(app: Path | str | Task, options: Options | None = None) -> Plan:
     settings = run_settings(table, config, run=run, secure=asked.secure, rule=rule)
     clients = int(table["clients"])
     check_clients(settings, clients)
-    simulated = Simulated.of(table, clients, _started(known, {**own, **given}))
+    devices = None if isinstance(asked.fleet, Path | str) else asked.fleet
+    simulated = Simulated.of(table, clients, _started(known, {**own, **given}), devices)
     simulated.check(settings)
     drops = [parse(t, clients, settings.rounds, secure=asked.secure) for t in asked.drops]
     way = hand_over(
@@ -208,6 +216,8 @@ def _given(asked: Options) -> dict[str, Value]:
         value = getattr(asked, name)
         if value is not None:
             given[name] = value
+    if isinstance(asked.fleet, Path | str):
+        given["fleet"] = str(asked.fleet)
     if isinstance(fleet := given.get("fleet"), str) and fleet:
         given["fleet"] = str(Path(fleet).absolute())
     return given

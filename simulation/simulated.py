@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 from .clock.staleness import weighting
 from .engine.choosing import AUTO, NAMES
 from .engine.hand_over import WAYS
+from .fleet.description import Description
 from .fleet.toml import read
 from ..protocol.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .fleet.description import Description
     from .fleet.devices import Fleet
     from ..server.run_config import Value
     from ..server.settings import RunSettings
@@ -47,7 +47,8 @@ class Simulated:
     hand_over: str = AUTO
     test_every: int = 1
     client_test_every: int = 0
-    fleet: Description | None = None
+    fleet: Description | Fleet | None = None
+    """What devices the clients are; None: everybody is there at once."""
     buffer: int = 0
     staleness: str = "polynomial 0.5"
     started: Mapping[str, Any] = field(default_factory=dict)
@@ -55,12 +56,22 @@ class Simulated:
 
     @classmethod
     def of(
-        cls, table: Mapping[str, Value], clients: int, started: Mapping[str, Any] | None = None
+        cls,
+        table: Mapping[str, Value],
+        clients: int,
+        started: Mapping[str, Any] | None = None,
+        fleet: Fleet | None = None,
     ) -> Simulated:
-        """Read a run's settings.
+        """Read a run's settings, and the fleet that they name.
+
+        Args:
+            table: The settings.
+            clients: How many are registered.
+            started: What the ledger is to say of how the run was started.
+            fleet: One from Python, in place of a file.
 
         Raises:
-            SettingsError: A value is none of those that there are.
+            SettingsError: A value is none of those that there are, or the file is no fleet's.
         """
         for key, known in (("tier", (*NAMES, AUTO)), ("hand-over", WAYS)):
             if table[key] not in known:
@@ -76,7 +87,7 @@ class Simulated:
             hand_over=str(table["hand-over"]),
             test_every=int(table["test-every"]),
             client_test_every=int(table["client-test-every"]),
-            fleet=read(Path(str(table["fleet"]))) if table["fleet"] else None,
+            fleet=read(Path(str(table["fleet"]))) if fleet is None and table["fleet"] else fleet,
             buffer=int(table["buffer"]),
             staleness=str(table["staleness"]),
             started=started or {},
@@ -99,7 +110,13 @@ class Simulated:
         Raises:
             SettingsError: It counts another number of clients.
         """
-        return None if self.fleet is None else self.fleet.fleet(self.clients, seed)
+        found = self.fleet
+        return found.fleet(self.clients, seed) if isinstance(found, Description) else found
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the fleet's files, hex; empty where there are none."""
+        return self.fleet.digest if isinstance(self.fleet, Description) else ""
 
 
 def cores() -> int:

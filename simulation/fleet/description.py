@@ -56,6 +56,8 @@ class Description:
     path: Path
     seed: int | None
     cohorts: tuple[Cohort, ...]
+    digest: str
+    """SHA-256, hex, over the files that it was read from."""
 
     @property
     def clients(self) -> int | None:

@@ -26,10 +26,11 @@ of its own; an unknown key is an error.
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from .description import Cohort, Description
-from .distributions import Constant
+from .distributions import Constant, Recorded
 from .profiles import DAY, LONGEST, Behaviour
 from .quantities import Range, check_keys, distribution, number
 from .traces import Availability, capacity
@@ -68,7 +69,8 @@ def read(path: Path) -> Description:
         SettingsError: It cannot be read, or a key or a value may not be.
     """
     try:
-        table = read_toml(read_file(path, _LIMIT).decode("utf-8"))
+        text = read_file(path, _LIMIT).decode("utf-8")
+        table = read_toml(text)
     except (OSError, ValueError) as error:
         move = "docs/simulation.md has one"
         raise SettingsError(str(path), "the description of a fleet", why(error), move) from error
@@ -82,7 +84,20 @@ def read(path: Path) -> Description:
         raise SettingsError(f"{path}: cohorts", expected, cohorts)
     made = [_cohort(path, name, value) for name, value in cohorts.items()]
     _check_sizes(path, made)
-    return Description(path=path, seed=seed, cohorts=tuple(made))
+    return Description(path=path, seed=seed, cohorts=tuple(made), digest=_digest(text, made))
+
+
+def _digest(text: str, cohorts: Sequence[Cohort]) -> str:
+    """Return one digest over the file and what stands in the traces that it names."""
+    found = sha256(text.encode())
+    for cohort in cohorts:
+        for rate in (cohort.speed, cohort.downlink):
+            if isinstance(rate, Recorded):
+                found.update(rate.values.tobytes())
+        if (trace := cohort.behaviour.trace) is not None:
+            for array in (trace.starts, trace.begin, trace.end, trace.period):
+                found.update(array.tobytes())
+    return found.hexdigest()
 
 
 def _cohort(path: Path, name: str, table: object) -> Cohort:
