@@ -98,30 +98,42 @@ class Handed:
     """Why the round has no result whoever trained; empty if it may have one."""
 
 
+class Flat:
+    """Where the words of a message lie in a vector that has no gaps between its arrays."""
+
+    def __init__(self, layout: MessageLayout) -> None:
+        """Find where each array begins in both."""
+        self._starts = [place.start for place in layout.places.values()]
+        self._shift, self.size = list[int](), 0
+        for place in layout.places.values():
+            self._shift.append(place.start - self.size)
+            self.size += place.stop - place.start
+
+    def part(self, start: int, stop: int) -> slice:
+        """Return where the words `start` to `stop`, all of one array, are."""
+        shift = self._shift[bisect_right(self._starts, start) - 1]
+        return slice(start - shift, stop - shift)
+
+
 class FixedMean:
     """The weighted mean, out of a sum in fixed point (stepping.py, Mean)."""
 
     def __init__(self, found: FixedSum, layout: MessageLayout) -> None:
-        """Find where each array lies in the sum; its words have gaps, the sum has none.
+        """Take a sum.
 
         Raises:
             StateError: The sum has another length than the model's averaged arrays.
         """
-        self._total = found.total
+        self._total, self._flat = found.total, Flat(layout)
         self._scale = 2.0**found.exponent * found.weight
-        self._starts = [place.start for place in layout.places.values()]
-        self._shift, end = list[int](), 0
-        for place in layout.places.values():
-            self._shift.append(place.start - end)
-            end += place.stop - place.start
+        end = self._flat.size
         if self._total.shape != (end,) or self._total.dtype != np.int64:
             got = f"{self._total.dtype} of shape {self._total.shape}"
             raise StateError("reduced sum", f"int64 of shape ({end},)", got, "a fault of its tier")
 
     def decode(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Write the mean of these words of one array."""
-        shift = self._shift[bisect_right(self._starts, start) - 1]
-        mean = np.divide(self._total[start - shift : stop - shift], self._scale)
+        mean = np.divide(self._total[self._flat.part(start, stop)], self._scale)
         np.copyto(out, mean, casting="unsafe")
 
 

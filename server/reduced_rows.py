@@ -8,13 +8,13 @@ numbers for the rules that look at distances. Rows are in the cohort's order.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .core.rows import enough
+from .reduced import Flat
 from ..protocol.errors import StateError
 from ..strategies.robust_rules import RULES, aggregate, kernels
 from ..strategies.wide_tiles import WideTiles
@@ -65,25 +65,19 @@ class FlatMean:
     """An update without gaps between its arrays (stepping.py, Mean)."""
 
     def __init__(self, values: NDArray[np.float32], layout: MessageLayout) -> None:
-        """Find where each array lies in it; a message's words have gaps.
+        """Take the update.
 
         Raises:
             StateError: It has another length than the model's averaged arrays.
         """
-        self._values = values
-        self._starts = [place.start for place in layout.places.values()]
-        self._shift, end = list[int](), 0
-        for place in layout.places.values():
-            self._shift.append(place.start - end)
-            end += place.stop - place.start
-        if values.shape != (end,):
-            expected = f"{end} values a row"
+        self._values, self._flat = values, Flat(layout)
+        if values.shape != (self._flat.size,):
+            expected = f"{self._flat.size} values a row"
             raise StateError("robust rows", expected, values.shape, "a fault of their tier")
 
     def decode(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Write the update of these words of one array."""
-        shift = self._shift[bisect_right(self._starts, start) - 1]
-        np.copyto(out, self._values[start - shift : stop - shift], casting="unsafe")
+        np.copyto(out, self._values[self._flat.part(start, stop)], casting="unsafe")
 
 
 def room_for(robust: Robust, clients: int, values: int, itemsize: int) -> int:

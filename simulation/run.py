@@ -7,16 +7,19 @@ server/run_config.py.
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .drops import parse
+from .engine.choosing import AUTO
 from .engine.hand_over import HandOver, hand_over
 from .federation import Federation, Result
 from .population import SIMULATION, Population, task_of
+from .seats import Cohort
 from .simulated import Simulated
+from .tier_choice import tier_for
 from ..clients.child import Child, InProcess
 from ..host.places import umbel_home
 from ..protocol.errors import SettingsError, StateError
@@ -27,7 +30,7 @@ from ..strategies.app import AppRef
 from ..strategies.task import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from .drops import Drop
     from .fleet.devices import Fleet
@@ -35,6 +38,11 @@ if TYPE_CHECKING:
     from ..clients.policy import Policy
     from ..server.ledger import RoundRecord, RunRecord
     from ..server.settings import RunSettings
+    from ..strategies.trainer import Trainer
+
+
+MANY = 1000
+"""From so many client trainings on a trial finds who trains the clients of sessions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +109,14 @@ class Plan:
                 say=say,
             )
             return population.run(init=self.asked.init, resume=self.asked.resume)
-        return self._sessions(observe, watch, home)
+        return self._sessions(observe, watch, say, home)
 
     def _sessions(
-        self, observe: Callable[[RoundRecord], None], watch: Callable[[Link], None], home: Path
+        self,
+        observe: Callable[[RoundRecord], None],
+        watch: Callable[[Link], None],
+        say: Callable[[str], None],
+        home: Path,
     ) -> Result:
         """Run it with a session for each client."""
         for key in ("fleet", "buffer"):
@@ -113,9 +125,9 @@ class Plan:
                 raise SettingsError(key, "a run without sessions", why, "--secure off")
         app, here = self.app, self.asked.in_process
         user_code = InProcess(app) if here or isinstance(app, Task) else Child(app)
-        with closing(user_code) as trainer:
+        with closing(user_code) as trainer, self._cohort(trainer, say) as cohort:
             federation = Federation(
-                trainer,
+                trainer if cohort is None else cohort,
                 self.settings,
                 clients=self.clients,
                 home=home,
@@ -125,7 +137,29 @@ class Plan:
                 observe=observe,
             )
             federation.link.watch = watch
+            federation.test_every = self.simulated.test_every
             return federation.run()
+
+    @contextmanager
+    def _cohort(self, own: Trainer, say: Callable[[str], None]) -> Iterator[Cohort | None]:
+        """Give who trains the clients of sessions together; None where each trains by itself.
+
+        A small run gains nothing by a trial, and keeps user code in a child of its own: a crash
+        costs one client.
+        """
+        wanted, run = self.simulated.tier, self.settings
+        trainings = (run.cohort or self.clients) * run.rounds
+        alone = self.asked.in_process or (wanted == AUTO and trainings < MANY)
+        task = None if alone else task_of(self.app)
+        if task is None:
+            yield None
+            return
+        say(str(self.hand_over))
+        app = self.app if isinstance(self.app, AppRef) else None
+        model = own.arrays(run.seed)
+        found = tier_for(task, model, run, self.simulated, wanted=wanted, app=app, say=say)
+        with closing(found.tier) as tier:
+            yield Cohort(tier, task, own)
 
 
 def simulate(

@@ -19,10 +19,13 @@ from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import Refused, reason_text
 from umbel.protocol.plan import Params
 from umbel.server.settings import RunSettings
+from umbel.simulation import run as run_module
 from umbel.simulation.drops import Drop
+from umbel.simulation.engine.choosing import Choice
 from umbel.simulation.engine.loop import Loop
 from umbel.simulation.engine.work import Report, Verdict
 from umbel.simulation.federation import Federation
+from umbel.simulation.run import plan
 from umbel.simulation.seats import Cohort, deltas, refusal
 from umbel.strategies.app import AppRef, load_task
 from umbel.strategies.trainer import Settings, load
@@ -165,6 +168,40 @@ def test_the_loop_over_a_cohort_gives_the_bits_of_a_child_process(tmp_path: Path
         task = load_task(ref)
         together = federate(home, Cohort(Loop(task), task, child), "A")
     assert essence(together) == essence(alone)
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_a_run_whose_tier_is_named_trains_its_sessions_by_it(tmp_path: Path, secure: bool) -> None:
+    said: list[str] = []
+    given: dict[str, Any] = {"clients": 6, "rounds": 2, "secure": secure, "home": tmp_path}
+    rows: dict[str, Any] = {"hand-over": "rows", "test-every": 2}
+    alone = umbel.simulate(Points(), umbel.Options(run="alone", settings=rows, **given))
+    tiers = umbel.Options(run="tier", settings={**rows, "tier": "T3"}, **given)
+    together = plan(Points(), tiers).run(say=said.append)
+    assert essence(together) == essence(alone)
+    assert ["test.accuracy" in r.metrics for r in together.records] == [False, True, False]
+    assert any(line.startswith("hand-over rows over sessions: ") for line in said)
+    assert any(line.startswith("tier T3 ") for line in said)
+
+
+def test_a_large_run_chooses_who_trains_its_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def tier_for(task: umbel.Task, *_: object, wanted: str, **__: object) -> Choice:
+        asked.append(wanted)
+        return Choice(Loop(task), "", {})
+
+    monkeypatch.setattr(run_module, "tier_for", tier_for)
+    models = set()
+    for most in (7, 6):
+        monkeypatch.setattr(run_module, "MANY", most)
+        given: dict[str, Any] = {"clients": 6, "rounds": 1, "home": tmp_path}
+        result = umbel.simulate(Points(), umbel.Options(run=f"r{most}", **given))
+        models.add(result.records[0].model)
+        assert asked == ["auto"] * (7 - most)
+    assert len(models) == 1
 
 
 def test_a_cohort_of_some_trains_only_those(tmp_path: Path) -> None:
