@@ -125,6 +125,10 @@ READERS: dict[str, str] = {
     "simulation/dev_federation.py": "dev_federation.prepare, ca.key; "
     "dev_federation.prepare, nodes/edge-0/tls.pem",
     "server/flower_control.py": "what Flower's client makes of its own SuperLink's answer",
+    "simulation/engine/pool_server.py": "what the pool that started it asks for",
+    "simulation/engine/pool_wire.py": "what a pool and its own workers say to each other",
+    "simulation/engine/torch_group.py": "what the processes of one run say to each other",
+    "simulation/engine/work_wire.py": "what the processes of one run say to each other",
     "simulation/fleet/toml.py": "fleet.toml",
     "simulation/fleet/traces.py": "traces.Availability.read; traces.capacity",
     "simulation/sign_cli.py": "a key of this user's own making; test_sign_cli.py",
