@@ -10,7 +10,7 @@ from umbel.clients import device_files, flower_launcher, flower_trainer
 from umbel.host import process_tree
 from umbel.server import flower_programs, initial, sessions
 from umbel.server.federation_files import place
-from umbel.server.run_config import KEYS
+from umbel.server.run_config import KEYS, SIMULATION
 from umbel.simulation import up_plan
 from umbel.tests import provoked
 from umbel.tests.test_docs import ROOT, rows
@@ -20,9 +20,15 @@ PAGE = (ROOT / "docs" / "operations.md").read_text("utf-8")
 
 def test_every_setting_is_listed_with_its_default() -> None:
     listed = [row[:2] for row in rows(PAGE, "## 5.") if row[0] in KEYS]
-    assert listed == [[key, json.dumps(value)] for key, value in KEYS.items()]
+    assert listed == [[k, json.dumps(v)] for k, v in KEYS.items() if k not in SIMULATION]
     (rejoin,) = (row[2] for row in rows(PAGE, "## 5.") if row[0] == "rejoin")
     assert f"umbel up: {up_plan.REJOIN_S}" in rejoin
+
+
+def test_every_setting_of_a_simulation_is_listed_with_its_default() -> None:
+    page = (ROOT / "docs" / "simulation.md").read_text("utf-8")
+    listed = [row[:2] for row in rows(page, "## Settings") if row[0] in SIMULATION]
+    assert listed == [[key, str(value)] for key, value in SIMULATION.items()]
 
 
 def test_every_finding_of_the_doctors_is_listed() -> None:
