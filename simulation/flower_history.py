@@ -2,10 +2,10 @@
 
 A Flower strategy says nothing to anybody before it is through, so the record is made of what passes
 the Grid, and of what `Strategy.start` is given and returns: its arguments before the first round,
-the server's own tests and the last model after it. Each step of messages of type `train` is a
-round; messages of type `evaluate` after it evaluate the model of that round. Its entry is made when
-that model is known, from the messages that carry it next. Means are weighted by `num-examples`, as
-Flower's strategies weight them.
+the server's own tests and the last model after it. Messages of type `train` that are sent
+together, or under one group, are a round; those of type `evaluate` after it evaluate the model of
+that round. A round's entry is made when its model is known, from the messages that carry it next.
+Means are weighted by `num-examples`, as Flower's strategies weight them.
 
 A model that is not one record of plain numpy arrays is not kept; the rounds' numbers are.
 """
@@ -44,6 +44,48 @@ WEIGHT = "num-examples"
 SECURITY = "off (plain Flower messages, all in one process)"
 
 
+class _Step:
+    """What was sent in one phase of a round, and what came back; no message is kept."""
+
+    def __init__(self, kind: str, group: str, round_: int) -> None:
+        """Nothing was sent yet."""
+        self.kind, self.group, self.round = kind, group, round_
+        self.survivors: list[int] = []
+        self._roster: list[int] = []
+        self._told: list[dict[str, float]] = []
+        self._cause = "no client answered in time"
+        self._seconds, self._up, self._down = 0.0, 0, 0
+
+    def add(self, messages: Sequence[Message], replies: Sequence[Message], seconds: float) -> None:
+        """Note some of it."""
+        good = [reply for reply in replies if reply.has_content()]
+        self._cause = next((str(r.error.reason) for r in replies if r.has_error()), self._cause)
+        self._roster += [message.metadata.dst_node_id for message in messages]
+        self.survivors += [reply.metadata.src_node_id for reply in good]
+        self._told += [numbers(reply) for reply in good]
+        self._seconds += seconds
+        self._up += sum(map(_size, good))
+        self._down += sum(map(_size, messages))
+
+    def record(self, name: Callable[[int], str], model: str) -> RoundRecord:
+        """Return the entry of it, with the digest of the model in force after it."""
+        prefix = "train" if self.kind == MessageType.TRAIN else "eval"
+        return RoundRecord(
+            round=self.round,
+            attempt=0,
+            phase=self.kind,
+            outcome="finished" if self.survivors else "aborted",
+            cause="" if self.survivors else self._cause,
+            roster=tuple(map(name, self._roster)),
+            survivors=tuple(map(name, self.survivors)),
+            model=model,
+            metrics={f"{prefix}.{key}": value for key, value in means(self._told).items()},
+            seconds={self.kind: self._seconds},
+            bytes_up=self._up,
+            bytes_down=self._down,
+        )
+
+
 class History:
     """What is known of a run, and its directory."""
 
@@ -69,7 +111,7 @@ class History:
         self._directory: RunDirectory | None = None
         self._disk: WriteBehind | None = None
         self._round = 0
-        self._open: RoundRecord | None = None
+        self._open: _Step | None = None
         self._digest = ""
         self.records: list[RoundRecord] = []
         self.names: dict[str, int] = {}
@@ -81,16 +123,12 @@ class History:
         kind = messages[0].metadata.message_type.partition(".")[0]
         if kind not in {MessageType.TRAIN, MessageType.EVALUATE}:
             return
-        self._is_now(next(iter(messages[0].content.array_records.values()), None))
-        if kind == MessageType.TRAIN:
-            self._round += 1
-        if any(r.round == self._round and r.phase == kind for r in self.records):
-            return  # the app evaluates one model twice; the first time is the round's
-        record = self._record(kind, messages, replies, seconds)
-        if kind == MessageType.TRAIN:
-            self._open = record
-        else:
-            self._commit(record)
+        group = messages[0].metadata.group_id
+        if self._open is None or not group or (kind, group) != (self._open.kind, self._open.group):
+            self._is_now(next(iter(messages[0].content.array_records.values()), None))
+            self._round += kind == MessageType.TRAIN
+            self._open = _Step(kind, group, self._round)
+        self._open.add(messages, replies, seconds)
 
     def started(self, strategy: Strategy, rounds: int, initial: ArrayRecord) -> None:
         """Note what `Strategy.start` was given."""
@@ -127,10 +165,10 @@ class History:
 
     def _is_now(self, record: ArrayRecord | None) -> None:
         """Take the model in force: the initial one, or the result of the round that is open."""
-        disk, record_of_round = self._created(), self._open
-        finished = record_of_round is not None and record_of_round.outcome == "finished"
+        disk, step = self._created(), self._open
+        trained = step is not None and step.kind == MessageType.TRAIN and bool(step.survivors)
         first = self._written < 0 and self._round == 0
-        model = readable(record) if record is not None and (finished or first) else None
+        model = readable(record) if record is not None and (trained or first) else None
         if model is not None:
             manifest = Manifest.of(model)
             digest = model_digest(manifest.pack(model))
@@ -139,13 +177,13 @@ class History:
         self._settle()
 
     def _settle(self) -> None:
-        """Commit the round that is open; its model is known now, if it ever is."""
-        record, self._open = self._open, None
-        if record is not None:
-            known = self._written == record.round or record.outcome != "finished"
-            self._commit(replace(record, model=self._digest if known else ""))
-
-    def _commit(self, record: RoundRecord) -> None:
+        """Make the entry of the step that is open; its model is known now, if it ever is."""
+        step, self._open = self._open, None
+        if step is None or (step.round, step.kind) in {(r.round, r.phase) for r in self.records}:
+            return  # an app may evaluate one model twice: the first time is the round's
+        made = step.kind == MessageType.TRAIN and bool(step.survivors)
+        known = self._written == step.round or not made
+        record = step.record(self._name, self._digest if known else "")
         self.records.append(record)
         self._created().commit_round(record)
         self._observe(record)
@@ -168,28 +206,6 @@ class History:
                     TESTED, round=number, attempt=record.attempt, code=record.model, detail=tests
                 )
                 self.records[place] = replace(record, metrics={**record.metrics, **tests})
-
-    def _record(
-        self, kind: str, messages: Sequence[Message], replies: Sequence[Message], seconds: float
-    ) -> RoundRecord:
-        good = [reply for reply in replies if reply.has_content()]
-        prefix = "train" if kind == MessageType.TRAIN else "eval"
-        bad = [reply for reply in replies if reply.has_error()]
-        cause = bad[0].error.reason if bad else "no client answered in time"
-        return RoundRecord(
-            round=self._round,
-            attempt=0,
-            phase=kind,
-            outcome="finished" if good else "aborted",
-            cause="" if good else str(cause),
-            roster=tuple(self._name(m.metadata.dst_node_id) for m in messages),
-            survivors=tuple(self._name(m.metadata.src_node_id) for m in good),
-            model="" if kind == MessageType.TRAIN else self._digest,
-            metrics={f"{prefix}.{name}": value for name, value in means(good).items()},
-            seconds={kind: seconds},
-            bytes_up=sum(_size(m) for m in good),
-            bytes_down=sum(_size(m) for m in messages),
-        )
 
     def _name(self, node: int) -> str:
         name = node_id(int(str(self._about["seed"])), node).hex()
@@ -218,18 +234,23 @@ def watched(history: History) -> Iterator[None]:
         Strategy.start = start  # type: ignore[method-assign]
 
 
-def means(replies: Sequence[Message]) -> dict[str, float]:
-    """Return the means of the numbers in replies, weighted by `num-examples` where all have it."""
-    told = [
-        {name: float(value) for record in reply.content.metric_records.values()
-         for name, value in record.items() if _is_number(value)}
-        for reply in replies
-    ]  # fmt: skip
-    weights = [found.pop(WEIGHT, 0.0) for found in told]
+def numbers(reply: Message) -> dict[str, float]:
+    """Return the single numbers in a reply's metrics."""
+    return {
+        name: float(value)
+        for record in reply.content.metric_records.values()
+        for name, value in record.items()
+        if _is_number(value)
+    }
+
+
+def means(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the means of numbers, weighted by `num-examples` where all have it."""
+    weights = [numbers.get(WEIGHT, 0.0) for numbers in told]
     if not all(weight > 0 for weight in weights):
         weights = [1.0] * len(told)
     found: dict[str, float] = {}
-    for name in {name: None for numbers in told for name in numbers}:
+    for name in {name: None for numbers in told for name in numbers if name != WEIGHT}:
         has = [(w, n[name]) for w, n in zip(weights, told, strict=True) if name in n]
         mean = math.fsum(w * v for w, v in has) / math.fsum(w for w, _ in has)
         if math.isfinite(mean):

@@ -89,7 +89,7 @@ class _Lines:
 
     def __init__(self) -> None:
         """Say nothing yet."""
-        self._live = report.Live(0, sys.stdout)
+        self._live: report.Live | None = None
 
     def begin(self, rounds: int) -> None:
         """Take the number of rounds."""
@@ -97,4 +97,5 @@ class _Lines:
 
     def __call__(self, record: RoundRecord) -> None:
         """Show a committed record."""
-        self._live(record)
+        live = self._live or report.Live(record.round, sys.stdout)  # a loop of the app's own
+        live(record)

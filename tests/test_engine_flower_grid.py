@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
-from umbel.protocol.errors import Malformed
+from umbel.protocol.errors import Malformed, SettingsError
+from umbel.simulation.engine import flower_grid
 from umbel.simulation.engine.flower_callee import FlowerCallee
 from umbel.simulation.engine.flower_grid import PoolGrid, identified
 from umbel.simulation.engine.flower_records import Blobs, decoded, encoded
@@ -167,6 +169,19 @@ def test_who_is_too_late_is_left_out() -> None:
         messages = [Message(content, n, MessageType.TRAIN) for n in (0, 1, 2)]
         replies = list(made.send_and_receive(messages, timeout=1.0))
         assert [reply.metadata.src_node_id for reply in replies] == [0, 2]
+
+
+def test_waiting_for_more_nodes_than_there_are_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower_grid, "WAITS_S", 0.0)
+    with grid() as made:
+        for _ in range(3):
+            ask(made, [0])
+            for _ in range(flower_grid.ASKED):
+                made.get_node_ids()
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(lambda: [made.get_node_ids() for _ in range(9)]).result()
+        with pytest.raises(SettingsError, match="a strategy for which 5 nodes are enough"):
+            made.get_node_ids()
 
 
 def test_records_come_back_as_they_went() -> None:

@@ -151,6 +151,24 @@ def test_the_end_of_the_parent_ends_all(how: int) -> None:
         assert not [pid for pid in pids if runs(pid)]
 
 
+FORKING = """
+from umbel.simulation.engine.pool import Forked, Item, Pool
+from umbel.tests.test_engine_pool import Echo
+for turn in range(20):
+    with Pool(Forked(Echo), 2) as pool:
+        pool.begin({})
+        assert len(list(pool.run([Item({})]))) == 1
+print("the end", flush=True)
+"""
+
+
+def test_no_fork_of_the_caller_goes_on_as_the_caller() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("the end\n", "")
+
+
 def runs(pid: int) -> bool:
     with suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8") as file:
         return file.read().rpartition(")")[2].split()[0] != "Z"

@@ -31,7 +31,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from .flower_records import Blobs, decoded, encoded
 from .pool import Answered, Item
 from .spill import Spill
-from ...protocol.errors import Malformed
+from ...protocol.errors import Malformed, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from .pool import Died, Pool
     from ...server.core.segments import Segment
 
+ASKED, WAITS_S = 5, 5.0
+"""Nodes are asked for so often, over so many seconds, and nobody is sent anything: nobody comes."""
 TASK = 1
 """Flower's number of the ServerApp's task; there is no other."""
 
@@ -75,6 +77,7 @@ class PoolGrid(Grid):
         self._observe = observe
         self._count, self._calls = 0, Counter[int]()
         self._turns = threading.Lock()
+        self._asked, self._asking_since, self._thread = 0, 0.0, threading.get_ident()
         self._waiting: list[Message] = []
         self._replies: dict[str, Message] = {}
         self._states, self._forms = Spill(), dict[int, "Content"]()
@@ -101,7 +104,20 @@ class PoolGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return all nodes."""
+        """Return all nodes.
+
+        Raises:
+            SettingsError: They are asked for again and again, and no message is sent: somebody
+                waits for more of them than there are.
+        """
+        if threading.get_ident() != self._thread:  # an older ServerApp's, which only looks on
+            return list(range(self._nodes))
+        self._asked += 1
+        if self._asked == 1:
+            self._asking_since = time.monotonic()
+        elif self._asked > ASKED and time.monotonic() - self._asking_since > WAITS_S:
+            expected = f"a strategy for which {self._nodes} nodes are enough"
+            raise SettingsError("min_available_nodes", expected, "one that waits", "say --clients")
         return list(range(self._nodes))
 
     def get_nodes(self) -> Iterable[NodeInfo]:
@@ -110,7 +126,7 @@ class PoolGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Take messages; they run when replies are pulled."""
-        ids = []
+        ids, self._asked = [], 0
         for message in messages:
             self._count += 1
             message.metadata.__dict__["_message_id"] = str(self._count)

@@ -367,7 +367,6 @@ def _server(source: Forked | Named) -> tuple[subprocess.Popen[bytes] | int, Chan
         with one_thread():
             pid = os.fork()
             if not pid:
-                os.setpgid(0, 0)
                 own.close()
                 serve(other, source.make)
         other.close()
@@ -379,7 +378,6 @@ def _server(source: Forked | Named) -> tuple[subprocess.Popen[bytes] | int, Chan
         stdin=subprocess.DEVNULL,
         env=os.environ | dict.fromkeys(THREADS, "1"),
         pass_fds=(other.fileno(),),
-        process_group=0,  # Ctrl-C is the pool's: it closes the sockets
     )
     other.close()
     return child, channel

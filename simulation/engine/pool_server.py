@@ -53,8 +53,21 @@ def serve(end: socket.socket, make: Callable[[], Callee], source: str | None = N
         make: Makes the callee; each worker makes its own, unless there is a source.
         source: What a fresh interpreter would make it from. Then it is made here, once.
     """
-    os.dup2(2, 1)  # what user code prints stays out of a caller's JSON
-    channel = Channel(end, "pool")
+    status = 1
+    try:
+        os.setpgid(0, 0)  # Ctrl-C is the pool's: it closes the sockets
+        os.dup2(2, 1)  # what user code prints stays out of a caller's JSON
+        _serve(Channel(end, "pool"), make, source)
+    except (EOFError, OSError):
+        status = 0  # the pool is gone
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        _leave(status)  # where this is a fork, what called it is another process's business
+
+
+def _serve(channel: Channel, make: Callable[[], Callee], source: str | None) -> None:
     try:
         if source is not None:
             with boundary():
@@ -62,13 +75,10 @@ def serve(end: socket.socket, make: Callable[[], Callee], source: str | None = N
             make = lambda: callee  # noqa: E731 - what workers have from their birth
     except Refused as error:
         channel.send({"refused": cause(error)})
-        _leave(1)
+        return
     threads = len(os.listdir("/proc/self/task"))
     channel.send({"ready": os.getpid(), "threads": threads})
-    try:
-        _Nursery(channel, make, source if threads > 1 else None).run()
-    except EOFError:
-        _leave(0)
+    _Nursery(channel, make, source if threads > 1 else None).run()
 
 
 class _Nursery:
