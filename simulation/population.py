@@ -186,7 +186,7 @@ class Population:
             if found.number:
                 clock.restore(found.extra[CLOCK])
                 models = {v: directory.read_round(v) for v in found.extra[VERSIONS]}
-        coordinator = self._coordinator(model, disk, watch, history)
+        coordinator = self._coordinator(model, disk, watch, history, tier)
         with self._collecting(tier, directory) as collect:
             Rounds(self._course(clock, watch, collect), coordinator, models).run()
         return coordinator
@@ -208,11 +208,12 @@ class Population:
         disk: GroupCommit,
         watch: Stopwatch,
         history: History | None,
+        tier: Tier,
     ) -> ReducedCoordinator:
         trainer, settings = self._trainer, self.settings
         metrics = {phase: trainer.declared(phase) for phase in ("train", "evaluate")}
         every = self.simulated.test_every
-        central = CentralTest(trainer, every, settings.rounds, self.refusals.append)
+        central = CentralTest(trainer, tier, every, settings.rounds, self.refusals.append)
 
         def test(arrays: Arrays) -> dict[str, float]:
             if not central.due(coordinator.round):

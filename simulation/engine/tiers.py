@@ -7,19 +7,20 @@ is of numpy runs where there is no torch.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .choosing import Candidate
 from .isolation import DATA, isolated, seed
 from .loop import Loop
 from .task_tier import TaskTier
 from ...clients.child import boundary
-from ...protocol.errors import SettingsError
+from ...protocol.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from .work import Tier, Work
+    from ..native.testing import Tester
     from ...strategies.app import AppRef
     from ...strategies.task import Task
 
@@ -77,6 +78,18 @@ def _native(task: Task, sample: Work, workers: int) -> Tier:
         seed(site, DATA)
         data = task.train_data(site)
     return tier(task, data, workers, evaluate=sample.evaluate)
+
+
+def tester(tier: Tier, data: Any) -> Tester | None:
+    """Return what measures models over the server's examples in the task's place, if it can."""
+    from ..native.tier import NativeTier  # noqa: PLC0415 - as above
+
+    if not isinstance(tier, NativeTier):
+        return None
+    try:
+        return tier.tester(data)
+    except (SettingsError, Refused):
+        return None
 
 
 def _refuse(kind: str) -> Callable[[], Tier]:

@@ -9,5 +9,6 @@ How               forms.py says how values lie between two layers, placing.py gi
 In C++            vectors, streams, products and losses; the kernels dense, conv, pooled (with its
                   convolution), pools, norms, embedding, elementwise; chain is a model, workers one
                   thread, pool all of them.
-Who               cohort.py has the clients' examples, running.py one work, tier.py the tier.
+Who               cohort.py has the clients' examples, running.py one work, tier.py the tier;
+                  testing.py is the server's own test.
 """

@@ -64,6 +64,17 @@ class Pool:
         if not self._at:
             raise StateError("threads", f"{threads} to train with", "none", ADVICE)
 
+    def run(self, plan: Plan) -> None:
+        """Do the whole of a work whose table is full."""
+        self.begin(plan)
+        try:
+            self.add(0, plan.clients)
+            self.wait()
+        except BaseException:
+            self.drop()
+            raise
+        self.finish()
+
     def begin(self, plan: Plan) -> None:
         """Take the models of a work; its arrays must stay until `finish` or `drop`."""
         _good(self._library.umbel_begin(self._at, ctypes.byref(plan)))

@@ -44,20 +44,9 @@ class Running:
         if work.evaluate and not tier.evaluates:
             raise Unsupported("task.evaluate()", "Task's own", "another")
         names = tuple(work.models[0])
-        self._models = np.stack([self._flat(model, names) for model in work.models])
+        self._models = np.stack([flat(tier, model, names) for model in work.models])
         self.values = self._models.shape[1]
         self._pool = tier.pool(self._optimizer, self._local.mu, names)
-
-    def _flat(self, model: Arrays, names: tuple[str, ...]) -> NDArray[Any]:
-        """Return a model's values in the order of its arrays."""
-        forms, dtype = self._tier.forms, self._tier.dtype
-        if names != tuple(model) or set(names) != set(forms):
-            raise SettingsError("model", f"arrays {', '.join(forms)}", ", ".join(model))
-        for name, array in model.items():
-            if (array.shape, array.dtype) != (forms[name], dtype):
-                got = f"{array.shape} {array.dtype}"
-                raise SettingsError(f"model: {name}", f"{forms[name]} {dtype}", got)
-        return np.concatenate([array.reshape(-1) for array in model.values()])
 
     def reduce(self) -> Reduced:
         """Train everybody and return the sum.
@@ -103,7 +92,7 @@ class Running:
         cohort = Cohort(self._tier.task, self._tier.reader(), work, tally)
         measured, faults = np.zeros((2, clients)), np.full(clients, NO_MEMORY)
         factors = np.ones(clients) if work.factors is None else work.factors.astype(np.float64)
-        plan = _plan(self._optimizer, self._local)
+        plan = numbers(self._optimizer, self._local)
         plan.clients, plan.models, plan.evaluate = clients, len(work.models), work.evaluate
         plan.exponent = exponent or 0
         plan.limit = Bounds(work.sharing, exponent).largest
@@ -151,7 +140,23 @@ class Running:
         return tally.report()
 
 
-def _plan(optimizer: Optimizer, local: Local) -> Plan:
+def flat(tier: NativeTier, model: Arrays, names: tuple[str, ...]) -> NDArray[Any]:
+    """Return a model's values in the order of its arrays.
+
+    Raises:
+        SettingsError: It is not the task's, or its arrays come in another order than `names`.
+    """
+    forms, dtype = tier.forms, tier.dtype
+    if names != tuple(model) or set(names) != set(forms):
+        raise SettingsError("model", f"arrays {', '.join(forms)}", ", ".join(model))
+    for name, array in model.items():
+        if (array.shape, array.dtype) != (forms[name], dtype):
+            got = f"{array.shape} {array.dtype}"
+            raise SettingsError(f"model: {name}", f"{forms[name]} {dtype}", got)
+    return np.concatenate([array.reshape(-1) for array in model.values()])
+
+
+def numbers(optimizer: Optimizer, local: Local) -> Plan:
     """Return a plan with the numbers of optimiser and round."""
     plan = Plan()
     plan.epochs, plan.batch, plan.proximal = local.epochs, local.batch_size, local.mu

@@ -21,6 +21,7 @@ from .net import Embedding, Net, Unsupported
 from .numpy_layers import layers_of
 from .running import Running
 from .source import Generated, generate
+from .testing import Tester
 from ..engine.work import EXPONENT
 from ...clients.child import boundary
 from ...protocol.errors import SettingsError
@@ -176,6 +177,17 @@ class NativeTier:
             raise SettingsError("rows(out)", f"C order, {self.dtype}", str(out.dtype))
         out[: shape[0]] = 0
         return run.rows(out)
+
+    def tester(self, data: Any) -> Tester:
+        """Return what measures models over the server's own examples.
+
+        Raises:
+            Unsupported: The task measures in its own way.
+            Refused: They are no pair (inputs, targets) that the model takes.
+        """
+        if not self.evaluates:
+            raise Unsupported("task.evaluate()", "Task's own", "another")
+        return Tester(self, data)
 
     def close(self) -> None:
         """End the threads."""
