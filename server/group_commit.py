@@ -145,9 +145,11 @@ class GroupCommit:
         """Give what was taken so far to the thread."""
         self.flush()
         with self._lock:
+            first = not self._ready.waits
             self._ready.join(self._open)
             self._open = _Group()
-            self._lock.notify_all()
+            if first:  # else it is awake, or waits for its time: to wake it costs more than a round
+                self._lock.notify_all()
 
     def _settle(self) -> None:
         """Wait until all rounds that have finished are durable."""

@@ -8,7 +8,7 @@ server/run_config.py.
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,7 +125,7 @@ class Plan:
                 raise SettingsError(key, "a run without sessions", why, "--secure off")
         app, here = self.app, self.asked.in_process
         user_code = InProcess(app) if here or isinstance(app, Task) else Child(app)
-        with closing(user_code) as trainer, self._cohort(trainer, say) as cohort:
+        with closing(user_code) as trainer, self._cohort(trainer, say) as (cohort, why):
             federation = Federation(
                 trainer if cohort is None else cohort,
                 self.settings,
@@ -138,11 +138,13 @@ class Plan:
             )
             federation.link.watch = watch
             federation.test_every = self.simulated.test_every
-            return federation.run()
+            return replace(federation.run(), trained_by=why)
 
     @contextmanager
-    def _cohort(self, own: Trainer, say: Callable[[str], None]) -> Iterator[Cohort | None]:
-        """Give who trains the clients of sessions together; None where each trains by itself.
+    def _cohort(
+        self, own: Trainer, say: Callable[[str], None]
+    ) -> Iterator[tuple[Cohort | None, str]]:
+        """Give who trains the clients of sessions together, and why; None where each does alone.
 
         A small run gains nothing by a trial, and keeps user code in a child of its own: a crash
         costs one client.
@@ -152,14 +154,14 @@ class Plan:
         alone = self.asked.in_process or (wanted == AUTO and trainings < MANY)
         task = None if alone else task_of(self.app)
         if task is None:
-            yield None
+            yield None, ""
             return
         say(str(self.hand_over))
         app = self.app if isinstance(self.app, AppRef) else None
         model = own.arrays(run.seed)
         found = tier_for(task, model, run, self.simulated, wanted=wanted, app=app, say=say)
         with closing(found.tier) as tier:
-            yield Cohort(tier, task, own)
+            yield Cohort(tier, task, own), found.reason
 
 
 def simulate(

@@ -54,6 +54,16 @@ class Points(Task):
         return points(60, 999)
 
 
+class TorchPoints(Points):
+    """The same with torch, for the tiers that compile it."""
+
+    def model(self) -> Any:
+        """Return two layers."""
+        from torch import nn  # noqa: PLC0415 - a run of `Points` needs no torch
+
+        return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
 def points(count: int, seed: int) -> tuple[Any, Any]:
     """Return examples: a class shifts the mean."""
     rng = np.random.default_rng([17, seed])
@@ -70,10 +80,12 @@ def digest(result: Result) -> str:
 
 
 def run(home: Path, settings: Mapping[str, Any], *, resume: bool = False) -> Result:
-    """Run `Points`, or take it up."""
+    """Run `Points`, or take it up; the setting `model` may say that it is torch's."""
+    settings = dict(settings)
+    task = TorchPoints() if settings.pop("model", "") == "torch" else Points()
     known = {"clients": CLIENTS, "rounds": ROUNDS, "cohort": 6, "tier": "T3", **settings}
     options = Options(run="r", home=home, secure=False, settings=known, resume=resume)
-    return simulate(Points(), options, _say)
+    return simulate(task, options, _say)
 
 
 def killed(

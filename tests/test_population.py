@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,43 @@ dropout = 0.1
 def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the hash of a run that nothing disturbs."""
     return digest(run(tmp_path_factory.mktemp("whole"), RULES))
+
+
+@pytest.mark.parametrize("tier", ["T0", "T3"])
+def test_any_number_of_workers_gives_the_same_bits(tier: str, tmp_path: Path) -> None:
+    if tier == "T0" and not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("no C++ compiler for the native tier")
+    found = set()
+    for workers in (1, 2, 3):
+        settings = {"rounds": 4, "tier": tier, "workers": workers}
+        result = run(tmp_path / f"{workers}", settings)
+        assert result.trained_by.startswith(f"tier {tier} ")
+        found.add(digest(result))
+    assert len(found) == 1
+
+
+def test_sessions_may_have_a_tier_train_for_them(tmp_path: Path) -> None:
+    def over_sessions(name: str, **more: Any) -> umbel.Result:
+        settings: dict[str, Any] = {"clients": 4, "rounds": 2, **more}
+        return umbel.simulate(Points(), umbel.Options(run=name, home=tmp_path, settings=settings))
+
+    alone, together = over_sessions("alone"), over_sessions("together", tier="T3")
+    assert (alone.trained_by, together.trained_by[:8]) == ("", "tier T3 ")
+    assert together.security == "on (development CA)"
+    assert digest(alone) == digest(together)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tier", ["T0", "T1"])
+def test_a_killed_run_of_a_fast_tier_goes_on_with_the_same_bits(tier: str, tmp_path: Path) -> None:
+    settings = {"tier": tier, "model": "torch", "rounds": 40}
+    hashes = {digest(run(tmp_path / f"{n}", {**settings, "workers": n})) for n in (1, 2, 3)}
+    rng = np.random.default_rng(5)
+    for point in range(20 if tier == "T0" else 4):
+        home = tmp_path / f"killed {point}"
+        killed(home, settings, int(rng.integers(1, 40)), float(rng.uniform(0, 0.02)), slow=0.005)
+        hashes.add(digest(run(home, settings, resume=True)))
+    assert len(hashes) == 1
 
 
 @pytest.mark.parametrize(("line", "after"), [(1, 0.05), (9, 0.0), (ROUNDS, 0.01)])
