@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from umbel.protocol.errors import SettingsError, StateError
 from umbel.simulation.clock.buffered import Buffered, Flow
 from umbel.simulation.clock.decision import Outcome
-from umbel.simulation.clock.picking import picked
+from umbel.simulation.clock.picking import drawn
 from umbel.simulation.clock.staleness import weighting
 from umbel.simulation.fleet.called import CalledFleet, Profile
+from umbel.simulation.fleet.counter import mix
 from umbel.simulation.fleet.devices import Fate, Load
 from umbel.simulation.fleet.profiles import ArrayFleet, Behaviour, Profiles
 from umbel.tests.fleets import LOAD, reference, timed
@@ -105,18 +106,25 @@ def test_a_night_is_slept_through() -> None:
 # ---- another simulation ---------------------------------------------------------------------
 
 
-def asked(fleet: ArrayFleet, flow: Flow, t: float, number: int, taken: set[int]) -> int | None:
-    """Return whom a launch asks, by the words of its page."""
+def asked(
+    fleet: ArrayFleet, flow: Flow, t: float, number: int, taken: set[int], *, scarce: bool
+) -> tuple[int | None, bool]:
+    """Return whom a launch asks, by the words of its page, and whether few are there."""
     begin = fleet.windows(np.arange(fleet.clients), t, number)[0]
     free = np.array([i for i in range(fleet.clients) if i not in taken])
-    online = [i for i in free if begin[i] <= t]
-    if not online:
-        return None
-    if 2 * len(taken) > fleet.clients:
+    online = [int(i) for i in free if begin[i] <= t]
+    draw = 10**6 + number
+    if not scarce and 2 * len(taken) > fleet.clients:
         fit = lambda places: np.isin(free[places], online)  # noqa: E731
-        return int(free[picked(1, len(free), flow.seed, 10**6 + number, fit)[0]])
-    fit = lambda ids: np.isin(ids, online)  # noqa: E731
-    return int(picked(1, fleet.clients, flow.seed, 10**6 + number, fit)[0])
+        found = free[drawn(1, len(free), flow.seed, draw, fit)]
+    elif not scarce:
+        fit = lambda ids: np.isin(ids, online)  # noqa: E731
+        found = drawn(1, fleet.clients, flow.seed, draw, fit)
+    if not scarce and len(found):
+        return int(found[0]), False
+    if not online:
+        return None, True
+    return online[int(mix(flow.seed, 3, draw, 0)) % len(online)], True
 
 
 def ended(fleet: ArrayFleet, flow: Flow, t: float, number: int, who: int) -> tuple[float, str]:
@@ -136,15 +144,20 @@ def ended(fleet: ArrayFleet, flow: Flow, t: float, number: int, who: int) -> tup
 def slow(fleet: ArrayFleet, flow: Flow, rounds: int) -> list[Played]:
     """Play it step by step over all clients, with a list in place of a heap and no block."""
     flying: list[tuple[float, int, str, int, int]] = []
-    t, launched = 0.0, 0
+    t, launched, scarce = 0.0, 0, False
     told: list[Played] = []
     for version in range(rounds):
         buffer: list[tuple[int, int, int]] = []
         ends: list[tuple[int, str]] = []
+        scarce = False
         while len(buffer) < flow.buffer:
             taken = {f[3] for f in flying} | {b[0] for b in buffer}
-            who = asked(fleet, flow, t, launched, taken)
-            if len(flying) < flow.concurrency and who is not None:
+            wanted = len(flying) < flow.concurrency and len(taken) < fleet.clients
+            scarce = scarce and wanted
+            who = None
+            if wanted:
+                who, scarce = asked(fleet, flow, t, launched, taken, scarce=scarce)
+            if who is not None:
                 takes, how = ended(fleet, flow, t, launched, who)
                 flying.append((t + takes, launched, how, who, version))
                 launched += 1

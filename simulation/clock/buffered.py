@@ -109,6 +109,7 @@ class Buffered:
         """Return who fills the next buffer, and who came to another end meanwhile; see `Clock`."""
         opened, ended, buffered = self.now, list[Event](), set[int]()
         most = _VAIN * (self._flow.buffer + self._flow.concurrency)
+        self._launches.settle()  # those of the last buffer are free
         void, wake = None, self._fill(round_ - 1)
         while len(buffered) < self._flow.buffer:
             if not self._heap and wake == math.inf:
@@ -126,6 +127,7 @@ class Buffered:
             ended.append(event)
             if event.outcome != Outcome.USED:
                 self._busy.discard(event.client)
+                self._launches.freed(event.client, self._launched, self.now)
             else:
                 buffered.add(event.client)
                 if wake < math.inf or len(buffered) == self._flow.buffer:
@@ -175,7 +177,7 @@ class Buffered:
         while len(self._heap) < self._flow.concurrency and not self._busy.full:
             found = self._launches.launch(self._launched, self.now, self._busy)
             if found is None:
-                return self._launches.next_begin(self._launched, self.now, self._busy)
+                return self._launches.wake
             client, outcome, ends = found
             if ends - self.now > self._flow.deadline:
                 outcome, ends = Outcome.LATE, self.now + self._flow.deadline
@@ -183,6 +185,7 @@ class Buffered:
             heapq.heappush(self._heap, event)
             self._busy.add(client)
             self._launched += 1
+        self._launches.settle()
         return math.inf
 
     def _decision(

@@ -3,8 +3,9 @@
 Which clients a launch would ask, and how long each would take, follows from its number alone; only
 whether one is free and online depends on the time. So the numbers are drawn for a block of launches
 at once, and a launch itself is a look at a list. The client of a launch is that of
-`picked(1, clients, seed, 10^6 + launch, free and online)`: the block is only faster. Where more
-than half of all clients are busy, it is picked in the same way from a list of the others.
+`drawn(1, clients, seed, 10^6 + launch, free and online)`: the block is only faster. Where more
+than half of all clients are busy, it is drawn in the same way from a list of the others; where the
+draw finds nobody, scarce.py takes over until enough are at work.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 
 from .decision import Outcome
 from .ends import alone
-from .picking import CHUNK, candidates, picked
+from .picking import CHUNK, candidates, drawn
+from .scarce import Scarce
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,6 +92,7 @@ class Launches:
         """Take the devices, what is asked of them, and the seed of the draws."""
         self._fleet, self._load, self._seed = fleet, load, seed
         self._ahead = _AHEAD if fleet.clients >= _BLOCK else 0
+        self._scarce: Scarce | None = None
         self._first = -1
         """The block's first launch."""
         self._clients: list[list[int]] = []
@@ -100,25 +103,40 @@ class Launches:
 
     def launch(self, number: int, time: float, busy: Busy) -> Launched | None:
         """Ask a client that is online and not busy; None where there is none."""
-        if self._ahead and not busy.crowded:
-            if number - number % _BLOCK != self._first:
-                self._look_ahead(number - number % _BLOCK, time)
-            row = number % _BLOCK
-            for place, client in enumerate(self._clients[row]):
-                if client not in busy and self._online(row, place, number, time):
-                    outcome, seconds = self._outcomes[row][place], self._seconds[row][place]
-                    return _ended(client, outcome, seconds, time, self._until[row][place])
-        return self._searched(number, time, busy)
+        if self._scarce is None:
+            found = self._ahead_of(number, time, busy) or self._drawn(number, time, busy)
+            if found is not None:
+                return found
+            self._scarce = self._all(number, time, busy)
+        return self._of_few(self._scarce, number, time)
 
-    def next_begin(self, number: int, time: float, busy: Busy) -> float:
-        """Return when the first client that is not busy comes online; infinity for never."""
-        found = math.inf
-        for start in range(0, self._fleet.clients, CHUNK):
-            ids = busy.free(start, min(start + CHUNK, self._fleet.clients))
-            if len(ids):
-                begin = self._fleet.windows(ids, time, number)[0]
-                found = min(found, float(begin.min()))
-        return found
+    @property
+    def wake(self) -> float:
+        """Where a launch found nobody: when the first free client comes; infinity for never."""
+        return math.inf if self._scarce is None else self._scarce.wake
+
+    def freed(self, client: int, number: int, time: float) -> None:
+        """Take note that a client is not busy any more, which launches may be waiting for."""
+        if self._scarce is not None:
+            begin = self._fleet.windows(np.array([client]), time, number)[0]
+            self._scarce.free(client, float(begin[0]))
+
+    def settle(self) -> None:
+        """Look anew the next time: enough are at work, or others are free."""
+        self._scarce = None
+
+    def _ahead_of(self, number: int, time: float, busy: Busy) -> Launched | None:
+        """Ask one of the block's candidates."""
+        if not self._ahead or busy.crowded:
+            return None
+        if number - number % _BLOCK != self._first:
+            self._look_ahead(number - number % _BLOCK, time)
+        row = number % _BLOCK
+        for place, client in enumerate(self._clients[row]):
+            if client not in busy and self._online(row, place, number, time):
+                outcome, seconds = self._outcomes[row][place], self._seconds[row][place]
+                return _ended(client, outcome, seconds, time, self._until[row][place])
+        return None
 
     def _online(self, row: int, place: int, number: int, time: float) -> bool:
         """Tell whether a candidate is online; what is known of it may be of a day that is over."""
@@ -143,8 +161,8 @@ class Launches:
             _table(array, ids) for array in (ended.seconds, since, until)
         )
 
-    def _searched(self, number: int, time: float, busy: Busy) -> Launched | None:
-        """Ask without the block: more candidates, and then all clients."""
+    def _drawn(self, number: int, time: float, busy: Busy) -> Launched | None:
+        """Ask one of more candidates than the block has."""
 
         def online(ids: Ids) -> NDArray[np.bool_]:
             there: NDArray[np.bool_] = self._fleet.windows(ids, time, number)[0] <= time
@@ -156,15 +174,37 @@ class Launches:
         draw = DRAWS + number
         if busy.crowded:
             free = busy.free(0, self._fleet.clients)
-            ids = free[picked(1, len(free), self._seed, draw, lambda places: online(free[places]))]
+            ids = free[drawn(1, len(free), self._seed, draw, lambda places: online(free[places]))]
         else:
-            ids = picked(1, self._fleet.clients, self._seed, draw, free_and_online)
+            ids = drawn(1, self._fleet.clients, self._seed, draw, free_and_online)
         if not len(ids):
             return None
+        return self._asked(ids, number, time, float(self._fleet.windows(ids, time, number)[1][0]))
+
+    def _all(self, number: int, time: float, busy: Busy) -> Scarce:
+        """Look at all free clients."""
+        parts = [np.empty(0, np.int64)]
+        begins = [np.empty(0)]
+        for start in range(0, self._fleet.clients, CHUNK):
+            parts.append(busy.free(start, min(start + CHUNK, self._fleet.clients)))
+            begins.append(self._fleet.windows(parts[-1], time, number)[0])
+        return Scarce(np.concatenate(parts), np.concatenate(begins))
+
+    def _of_few(self, scarce: Scarce, number: int, time: float) -> Launched | None:
+        """Ask one of the few; who is not there in this launch after all waits again."""
+        while (client := scarce.take(time, self._seed, DRAWS + number)) is not None:
+            ids = np.array([client])
+            begin, end = (float(a[0]) for a in self._fleet.windows(ids, time, number))
+            if begin <= time:
+                return self._asked(ids, number, time, end)
+            scarce.free(client, begin)
+        return None
+
+    def _asked(self, ids: Ids, number: int, time: float, until: float) -> Launched:
+        """Return how the launch of one client ends that is online until some time."""
         times = self._fleet.times(ids, number, self._load)
         outcomes, seconds = alone(times, self._fleet.fates(ids, number))
-        until = self._fleet.windows(ids, time, number)[1]
-        return _ended(int(ids[0]), int(outcomes[0]), float(seconds[0]), time, float(until[0]))
+        return _ended(int(ids[0]), int(outcomes[0]), float(seconds[0]), time, until)
 
 
 def _table(values: NDArray[Any], like: Ids) -> list[list[Any]]:

@@ -43,10 +43,10 @@ def candidates(
     return (mix(seed, Purpose.PICK, draws, places) % np.uint64(clients)).astype(np.int64)
 
 
-def picked(
+def drawn(
     k: int, clients: int, seed: int, draw: int, fit: Callable[[Ids], NDArray[np.bool_]]
 ) -> Ids:
-    """Return up to k clients that fit, in the order of the draw; fewer only if no more fit.
+    """Return up to k clients that fit, in the order of the draw, after some candidates.
 
     Args:
         k: How many are wanted, at least 1.
@@ -56,12 +56,22 @@ def picked(
         fit: Tells of some ids who may be asked.
     """
     found, place = np.empty(0, np.int64), 0
-    rest = np.empty((2, 0), np.uint64)
     for batch in range(_DOUBLINGS if 4 * k <= clients else 0):
         new = candidates(clients, seed, draw, np.arange(place, place + (4 * k << batch)))
         found, place = _first(np.concatenate([found, new[fit(new)]])), place + (4 * k << batch)
         if len(found) >= k:
             return found[:k]
+    return found
+
+
+def picked(
+    k: int, clients: int, seed: int, draw: int, fit: Callable[[Ids], NDArray[np.bool_]]
+) -> Ids:
+    """Return up to k clients that fit, as `drawn` does; fewer only if no more fit."""
+    found = drawn(k, clients, seed, draw, fit)
+    if len(found) == k:
+        return found
+    rest = np.empty((2, 0), np.uint64)
     for start in range(0, clients, CHUNK):
         ids = np.arange(start, min(start + CHUNK, clients))
         ids = ids[fit(ids)]
