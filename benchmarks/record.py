@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from .. import __version__
 from ..host.places import umbel_home
+from ..host.reported import processor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -137,23 +138,13 @@ def results_folder() -> Path:
 def _circumstances() -> dict[str, object]:
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "cpu": _cpu(),
+        "cpu": processor(),
         "cores": os.cpu_count(),
         "load": [round(value, 2) for value in os.getloadavg()],
         "python": platform.python_version(),
         "umbel_version": __version__,
         "commit": _commit(),
     }
-
-
-def _cpu() -> str:
-    """Return the processor's model name; Linux tells it in one place only."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _commit() -> str | None:

@@ -1,4 +1,4 @@
-"""What every report says of the machine and of what is installed on it."""
+"""What reports and records say of the machine and of what is installed on it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
@@ -31,6 +32,27 @@ def versions(umbel: str) -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "variables": sorted(name for name in os.environ if name.startswith(("UMBEL_", "FLWR_"))),
     }
+
+
+def computed_by(umbel: str) -> dict[str, str]:
+    """Return what decides the last bits of a run's numbers, for the run's own record."""
+    packages = {name: _version(name) for name in ("numpy", "torch")}
+    return {
+        "umbel": umbel,
+        "python": platform.python_version(),
+        **{name: found for name, found in packages.items() if found is not None},
+        "processor": processor(),
+    }
+
+
+def processor() -> str:
+    """Return the processor's model name; Linux tells it in one place only."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def _version(name: str) -> str | None:

@@ -40,9 +40,11 @@ from .run_config import Value, new_run_id, run_settings, tables
 from .run_directory import RunDirectory
 from .run_place import place
 from .run_rule import chosen
-from .settings import FLOWER_RUN, OF_FEDERATION
+from .settings import COMPUTED_BY, FLOWER_RUN, OF_FEDERATION
 from .write_behind import WriteBehind
+from .. import __version__
 from ..host.places import umbel_home
+from ..host.reported import computed_by
 from ..protocol.documents import read_json
 from ..protocol.errors import SettingsError
 from ..protocol.layout import MessageLayout
@@ -190,6 +192,7 @@ def _directory(settings: RunSettings, grid: Grid, *, tests: bool) -> RunDirector
         directory = RunDirectory.create(home, run)
         given = {"config": dict(grid.run.override_config), "bundle": grid.run.fab_hash}
         described = settings.described() | {FLOWER_RUN: str(grid.run.run_id), SERVER_TEST: tests}
+        described[COMPUTED_BY] = computed_by(__version__)
         name = organisation(certificate(_federation() / ROOT))
         described |= {OF_FEDERATION: name, "started": _object(STARTED) | given}
         directory.ledger.create_run(run, _stamp(), described, settings.security)

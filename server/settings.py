@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from ..strategies.server_rules import Rule
 
-FLOWER_RUN, OF_FEDERATION = "flower-run", "federation"
-"""Keys that a run's recorded configuration has beside its settings: Flower's id of the run, and
-whose devices it asks. A simulated run has neither."""
+FLOWER_RUN, OF_FEDERATION, COMPUTED_BY = "flower-run", "federation", "versions"
+"""Keys that a run's recorded configuration has beside its settings: Flower's id of the run, whose
+devices it asks, and what computed it. A simulated run has the last one only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,10 +20,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from .link import Link
 from .remembered import SharedMembership
 from .seats import Cohort
+from .. import __version__
 from ..clients.journal import MemoryJournal
 from ..clients.policy import Policy
 from ..clients.session import Device, Session
 from ..clients.update import Update
+from ..host.reported import computed_by
 from ..protocol.canonical import lp
 from ..protocol.certificates import Authority
 from ..protocol.entropy import os_entropy
@@ -39,6 +41,7 @@ from ..server.core.room import available
 from ..server.initial import first_model
 from ..server.ledger import RoundRecord
 from ..server.run_directory import RunDirectory
+from ..server.settings import COMPUTED_BY
 from ..server.surroundings import Surroundings
 from ..strategies.task import Site
 
@@ -143,9 +146,8 @@ class Federation:
         self._list = MemberList(FEDERATION, 1, now, now + LIFE).sign(self.authority)
         self._root = self.authority.certificate.public_bytes(Encoding.DER)
         self.directory = RunDirectory.create(home, settings.run)
-        self.directory.ledger.create_run(
-            settings.run, _stamp(), {"clients": clients, **settings.described()}, settings.security
-        )
+        about = {"clients": clients, COMPUTED_BY: computed_by(__version__), **settings.described()}
+        self.directory.ledger.create_run(settings.run, _stamp(), about, settings.security)
         self._observe, self._trainer = observe, trainer
         self.test_every = 1
         """Rounds from one test of the server to the next; the last is tested, and with 0 none."""

@@ -19,7 +19,9 @@ from .engine.row_buffer import RowBuffer
 from .federation import Result, node_id
 from .fleet.devices import Load
 from .tier_choice import tier_for
+from .. import __version__
 from ..clients.child import boundary
+from ..host.reported import computed_by
 from ..protocol.errors import StateError
 from ..protocol.layout import MessageLayout
 from ..protocol.manifest import Manifest
@@ -32,6 +34,7 @@ from ..server.ledger_file import is_blank
 from ..server.reduced import ReducedCoordinator
 from ..server.run_directory import RunDirectory
 from ..server.run_place import place
+from ..server.settings import COMPUTED_BY
 from ..server.surroundings import Surroundings
 from ..strategies.app import AppRef, load_trainer
 from ..strategies.trainer import Settings, TaskTrainer
@@ -64,6 +67,7 @@ class Population:
         *,
         home: Path,
         app: AppRef | None = None,
+        way: str = "",
         observe: Callable[[RoundRecord], None] = lambda _record: None,
         say: Callable[[str], None] = lambda _line: None,
     ) -> None:
@@ -75,6 +79,7 @@ class Population:
             simulated: How it is simulated.
             home: Where `runs/` is.
             app: Where other processes find the task; without it they are forks of this one.
+            way: What reaches the coordinator, and why, in words.
             observe: Called with every record.
             say: Called with lines about what is chosen, and what takes long.
 
@@ -84,6 +89,7 @@ class Population:
         # No round of its own evaluates the last model on everybody: they may be a million.
         self.settings = replace(settings, final_evaluation=False)
         self.simulated, self._home, self._say, self._app = simulated, home, say, app
+        self._way = way
         self._observe, self.records = observe, list[RoundRecord]()
         self.refusals = list[str]()
         with boundary():
@@ -149,8 +155,10 @@ class Population:
         directory = RunDirectory.create(self._home, run)
         described = {
             "clients": self.simulated.clients,
+            COMPUTED_BY: computed_by(__version__),
             **self.settings.described(),
             SIMULATION: {
+                "hand-over": self._way,
                 "tier": tier.name,
                 "reason": tier.reason,
                 "workers": self.simulated.workers,

@@ -105,6 +105,7 @@ class Plan:
                 self.simulated,
                 home=home,
                 app=self.app if isinstance(self.app, AppRef) else None,
+                way=str(way),
                 observe=observe,
                 say=say,
             )

@@ -76,9 +76,9 @@ def full(home: Path, run: str = "fleet-1", rounds: int = 60, clients: int = 1000
         "simulation": {
             "tier": "T0",
             "reason": "tier T0 (native): 2.1 times as fast as T1 in a trial",
-            "hand-over": "sum",
-            "versions": {"umbel": "0.1.0", "numpy": "2.3.0"},
+            "hand-over": "hand-over sum: nothing needs single updates",
         },
+        "versions": {"umbel": "0.1.0", "numpy": "2.3.0"},
     }
     with begin(home, run, config, "off") as directory:
         for n in range(1, rounds + 1):

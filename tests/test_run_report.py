@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,6 +94,8 @@ def test_a_page_of_a_run_that_was_simulated(home: Path, capsys: pytest.CaptureFi
     for part in ("decide (the clock)", "train (the tier)", "aggregate (the server step)"):
         assert f"{part}: " in elements.text
     assert "Recorded where a fleet is simulated" in elements.text
+    assert f"numpy {np.__version__}" in elements.text
+    assert "hand-over sum: " in elements.text
 
 
 def test_the_same_record_gives_the_same_bytes(
@@ -121,13 +124,9 @@ def test_nothing_on_a_page_leads_out_of_it(home: Path, capsys: pytest.CaptureFix
 
 def test_what_a_ledger_says_is_never_markup(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every place that a stranger, an app or a run's settings can write to."""
-    said = {
-        "tier": HOSTILE,
-        "reason": HOSTILE,
-        "hand-over": HOSTILE,
-        "versions": {HOSTILE: HOSTILE},
-    }
+    said = {"tier": HOSTILE, "reason": HOSTILE, "hand-over": HOSTILE}
     config = {"rounds": 2, "config": {HOSTILE + "\ud800": HOSTILE}, "simulation": said}
+    config |= {"versions": {HOSTILE: HOSTILE}}
     with begin(home, "r", config, HOSTILE) as directory:
         directory.ledger.event(HOSTILE, round=1, attempt=0, code=HOSTILE)
         directory.ledger.event("refused", round=1, attempt=0, node=HOSTILE, code=HOSTILE)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LEAST, MOST = 2, 7
 """Runs in one comparison: at most as many as there are colours that can be told apart."""
 _SLACK = 1e-9
-_NO_SETTINGS = {READS["tier, why"], READS["hand-over, why"], FLOWER_RUN}
+_NO_SETTINGS = {READS["tier, why"], FLOWER_RUN}
 """What a run's record has that nobody set."""
 _WIDEST = 40
 """Letters of a cell of the table in text; JSON has all."""

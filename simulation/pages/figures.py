@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...server import outcome
-from ...server.settings import FLOWER_RUN
+from ...server.settings import COMPUTED_BY, FLOWER_RUN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,8 +38,7 @@ READS = {
     "tier": "simulation.tier",
     "tier, why": "simulation.reason",
     "hand-over": "simulation.hand-over",
-    "hand-over, why": "simulation.hand-over-reason",
-    "versions": "simulation.versions",
+    "versions": COMPUTED_BY,
 }
 """Every name that a page looks for: metrics of a round's entry, then keys of a run's record, with
 dots for tables in tables. What ends in a point begins a family: `clients.accuracy.p10`,

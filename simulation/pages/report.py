@@ -184,9 +184,9 @@ def _versions(figures: Figures) -> str:
 def _run(figures: Figures) -> Markup:
     """Return the section about what the run was: settings, digest, record."""
     said: list[tuple[str, object]] = [("secure aggregation", figures.run.security)]
-    for key in ("tier", "hand-over"):
-        words = figures.said(f"{key}, why") or figures.said(key)
-        said += [(key, words)] if words else []
+    for name, key in (("tier", "tier, why"), ("hand-over", "hand-over")):
+        words = figures.said(key)
+        said += [(name, words)] if words else []
     said.append(("versions", _versions(figures)))
     if figures.points:
         last = figures.points[-1]
