@@ -58,7 +58,7 @@ class Purpose(IntEnum):
     DUTY = 15
     UPLINK = 16
     ANGLE = 20
-    """Added to a purpose for the second number of a normal draw."""
+    """Added to a purpose for the second number of a normal draw; that of a speed is its own."""
 
 
 def mix(*words: Word) -> NDArray[np.uint64]:

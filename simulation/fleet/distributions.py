@@ -179,7 +179,7 @@ def place_of(numbers: Numbers) -> NDArray[np.int64]:
 
 def _normal(seed: int, purpose: Purpose, numbers: Numbers) -> Reals:
     radius = np.sqrt(-2 * np.log(uniform(seed, purpose, numbers) + _TINY))
-    # The reference's speeds have their angle beside them; every other quantity further on.
-    angle = purpose + (1 if purpose == Purpose.SPEED else Purpose.ANGLE)
+    beside = purpose == Purpose.SPEED
+    angle = Purpose.SPEED_ANGLE if beside else purpose + Purpose.ANGLE
     normal: Reals = radius * np.cos(2 * math.pi * uniform(seed, angle, numbers))
     return normal
