@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from umbel.simulation.fleet.devices import Load
 from umbel.simulation.fleet.profiles import ArrayFleet, Profiles
 from umbel.simulation.fleet.toml import read
 from umbel.strategies.trainer import Settings, TaskTrainer
+from umbel.tests import large_async
 from umbel.tests.simulated_runs import CLIENTS, Points, digest, killed, run
 
 if TYPE_CHECKING:
@@ -183,3 +187,13 @@ def test_what_does_not_fit_is_named(
     with pytest.raises(SettingsError, match=words):
         run(home, settings)
     assert list(home.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_ten_thousand_clients_asynchronously_within_4_gb(tmp_path: Path, fleet: Path) -> None:
+    command = [sys.executable, "-m", "umbel.tests.large_async", str(tmp_path), str(fleet)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["finished"] == large_async.ROUNDS
+    assert said["oldest"] > 10  # so many models were live
+    assert said["peak"] < 1 << 30
