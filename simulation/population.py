@@ -112,6 +112,7 @@ class Population:
             own = self._trainer.arrays(self.settings.seed)
         model = first_model(own, init)
         clock = self._clock(model)  # a fleet that is not the run's leaves nothing behind
+        self._say(f"clock: {clock}")
         with ExitStack() as stack:
             ledger = place(self._home, self.settings.run) / "ledger.sqlite"
             if resume and not (ledger.exists() and is_blank(ledger)):  # else it never began

@@ -130,7 +130,11 @@ def test_a_cohort_beyond_the_clients_is_refused(cohort: int) -> None:
 def test_a_run_s_clock_follows_from_its_fleet_and_settings() -> None:
     fleet = timed([3, 1, 2, 9])
     pace = Pace(cohort=2, seed=1, deadline=5, dropout=0.5, quorum=3)
-    assert isinstance(clock_for(None, 4, pace), Everybody)
+    assert str(clock_for(None, 4, pace)) == "none, 2 of 4 clients a round and all at once"
+    said = str(clock_for(fleet, 4, pace))
+    assert said == "synchronous, 4 asked for 2, 5 virtual seconds at most, quorum 2"
+    said = str(clock_for(fleet, 4, replace(pace, buffer=2)))
+    assert said == "asynchronous, 2 at work, 2 updates a round, polynomial 0.5"
     decision = clock_for(fleet, 4, pace).decide(1)
     assert (len(decision.invited), len(decision.used)) == (4, 2)  # 2 / (1 - 0.5) are asked
     assert decision.void is None  # a quorum is at most the cohort

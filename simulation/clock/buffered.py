@@ -105,6 +105,11 @@ class Buffered:
         self._heap: list[Event] = []
         self._busy = Busy(fleet.clients)
 
+    def __str__(self) -> str:
+        """Say how rounds go, for the log."""
+        at_work, counts = self._flow.concurrency, self._flow.staleness
+        return f"asynchronous, {at_work:,} at work, {self._flow.buffer:,} updates a round, {counts}"
+
     def decide(self, round_: int, attempt: int = 0) -> Decision:
         """Return who fills the next buffer, and who came to another end meanwhile; see `Clock`."""
         opened, ended, buffered = self.now, list[Event](), set[int]()

@@ -44,6 +44,10 @@ class Everybody:
         self.cohort = clients if cohort is None else cohort
         self._bytes = down, up
 
+    def __str__(self) -> str:
+        """Say who takes part, for the log."""
+        return f"none, {self.cohort:,} of {self.clients:,} clients a round and all at once"
+
     def decide(self, round_: int, attempt: int = 0) -> Decision:
         """Return the round's cohort, all of it used; see `Clock`."""
         if self.cohort == self.clients:

@@ -87,6 +87,12 @@ class Synchronous:
         self.now = 0.0
         self._fleet, self._terms = fleet, terms
 
+    def __str__(self) -> str:
+        """Say how rounds go, for the log."""
+        asked = f"{self._terms.invited:,} asked for {self._terms.cohort:,}"
+        wait = f"{self._terms.deadline:g} virtual seconds"
+        return f"synchronous, {asked}, {wait} at most, quorum {self._terms.quorum:,}"
+
     def decide(self, round_: int, attempt: int = 0) -> Decision:
         """Return who is asked, used, late and lost; see `Clock`."""
         terms, word = self._terms, draw_of(round_, attempt)
