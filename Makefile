@@ -90,6 +90,7 @@ large: $(TEST)/stamp
 	$(TEST)/bin/python -m pytest -m "slow or not slow" tests/test_core_memory.py
 	$(TEST)/bin/python -m umbel.tests.large_model
 	$(TEST)/bin/python -m umbel.tests.large_secure
+	$(TEST)/bin/python -m umbel.tests.large_rows
 
 bench: $(TEST)/stamp
 	$(TEST)/bin/umbel bench secure --clients 100 --params 1000000 --drop 0.1 --json

@@ -16,7 +16,7 @@ import numpy as np
 from .core.rows import enough
 from .reduced import Flat
 from ..protocol.errors import StateError
-from ..strategies.robust_rules import RULES, aggregate, kernels
+from ..strategies.robust_rules import RULES, aggregate
 from ..strategies.wide_tiles import WideTiles
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ..protocol.layout import MessageLayout
     from ..strategies.robust_rules import Robust
 
-MANY = 256
-"""From so many rows on columns are sorted; fewer pass through a selection network."""
+SORTED = "robust rules run on sorted columns"
+"""What a log says of the kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,7 @@ class RobustRows:
         """
         enough(self.robust, len(self.rows))
         out = np.empty(self.rows.shape[1], np.float32)
-        wide = len(self.rows) >= MANY or self.rows.dtype != np.float32
-        tiles = WideTiles(self.threads) if wide else kernels(len(self.rows))[0]
-        aggregate(self.robust, self.rows, out, tiles, weights=self.weights)
+        aggregate(self.robust, self.rows, out, WideTiles(self.threads), weights=self.weights)
         return FlatMean(out, layout)
 
 

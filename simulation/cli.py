@@ -19,6 +19,7 @@ from ..clients.device_files import no_core_dumps
 from ..clients.policy import Policy
 from ..host.answer_form import Form, Format
 from ..protocol.errors import SettingsError
+from ..server.reduced_rows import SORTED
 from ..server.run_config import from_environment, parsed
 from ..strategies.app import is_plain_flower
 from ..strategies.robust_rules import kernels
@@ -204,7 +205,9 @@ def _watched(planned: Plan, form: Format) -> Result:
 
 def _what(planned: Plan) -> str:
     settings = planned.settings
-    by = "" if settings.rule.robust is None else f"; {kernels(planned.clients)[1]}"
+    by = ""
+    if settings.rule.robust is not None:
+        by = f"; {kernels(1)[1] if planned.hand_over.sessions else SORTED}"
     return (
         f"{settings.run}: {planned.clients} clients, {settings.rounds} rounds, "
         f"secure aggregation {settings.security}{by}"
