@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ..server.ledger import RoundRecord
 
 NEEDS_TASK = "an app with a umbel Task ([tool.umbel] task), which this one is not"
+OURS = ("workers", "tier")
+"""Settings of every simulated app, whatever it declares."""
 NOTHING = "the ServerApp ended without a message to any node"
 
 
@@ -66,18 +68,21 @@ def planned(directory: Path, asked: Options) -> FlowerOptions:
     config = {
         key: value
         for key, value in (asked.settings or {}).items()
-        if key in declared or surroundings.get(key) != value
+        if key in declared or key in OURS or surroundings.get(key) != value
     }
+    for key in ("fleet", "hand-over"):
+        if key in config and key not in declared:
+            raise SettingsError(f"--{key}", NEEDS_TASK, config[key])
     workers = None if "workers" in declared else config.pop("workers", None)
     if workers is not None and (type(workers) is not int or workers < 1):
-        raise SettingsError("workers", "an integer of 1 or more", workers)
+        raise SettingsError("--workers", "an integer of 1 or more", workers)
     if "tier" not in declared and config.pop("tier", "T3") not in {"T3", "auto"}:
-        raise SettingsError("tier", f"T3 or auto, or {NEEDS_TASK}", "another")
+        raise SettingsError("--tier", f"T3 or auto, or {NEEDS_TASK}", "another")
     if asked.rounds is not None:
-        key = next((key for key in ROUNDS if key in declared), None)
-        if key is None:
+        named = next((name for name in ROUNDS if name in declared), None)
+        if named is None:
             raise SettingsError("--rounds", f"an app that declares {' or '.join(ROUNDS)}", "none")
-        config[key] = asked.rounds
+        config[named] = asked.rounds
     return FlowerOptions(
         clients=asked.clients, seed=asked.seed or 0, workers=workers, config=config,
         run=asked.run, home=asked.home,

@@ -130,6 +130,7 @@ def test_a_torch_app_gives_the_parameters_of_a_plain_loop(tmp_path: Path) -> Non
     assert moved > 0.05
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")  # Ray's
 @pytest.mark.skipif(find_spec("ray") is None, reason="Flower's own engine needs Ray")
 def test_flowers_own_engine_gives_the_same_parameters(tmp_path: Path) -> None:
     from flwr.simulation import run_simulation as flowers  # noqa: PLC0415 - loads Ray

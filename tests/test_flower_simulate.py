@@ -169,7 +169,7 @@ def test_the_example_runs_unchanged_by_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("UMBEL_HOME", str(tmp_path))
-    asked = ["--clients", "4", "--rounds", "2", "-c", "local-epochs=3", "-c", "workers=2"]
+    asked = ["--clients", "4", "--rounds", "2", "-c", "local-epochs=3", "--workers", "2"]
     assert main(["simulate", str(DIGITS), *asked, "--format", "json", "--run", "fd"]) == 0
     out = capsys.readouterr()
     said = json.loads(out.out)
@@ -185,8 +185,9 @@ def test_the_example_runs_unchanged_by_the_command(
     [
         (["-c", "lr=0.1"], "run-config: expected a key that the app declares: learning-rate,"),
         (["--in-process"], "--in-process: expected an app with a umbel Task"),
-        (["-c", "workers=0"], "workers: expected an integer of 1 or more"),
-        (["-c", "tier='T0'"], "tier: expected T3 or auto"),
+        (["-c", "workers=0"], "--workers: expected an integer of 1 or more"),
+        (["--tier", "T0"], "--tier: expected T3 or auto"),
+        (["--hand-over", "sum"], "--hand-over: expected an app with a umbel Task"),
     ],
 )
 def test_what_such_an_app_cannot_have_is_said(
