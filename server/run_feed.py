@@ -13,7 +13,7 @@ from .disk_space import SERVER_TEST
 from .evaluators import NO_DATA
 from .ledger import TESTED, UNTESTED, Ledger
 from .run_directory import list_runs
-from .settings import FLOWER_RUN
+from .settings import FLOWER_RUN, SIMULATION
 from ..protocol.errors import StateError
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ class RunFeed:
     def over(self) -> bool:
         """Whether the run has done its last: its model is evaluated and, if it is to be, tested."""
         last = self.records[-1] if self.records else None
+        if self.run is not None and SIMULATION in self.run.config:
+            rounds = self.run.config.get("rounds")
+            return last is not None and (last.round, last.outcome) == (rounds, "finished")
         if last is None or (last.phase, last.outcome) != ("evaluate", "finished"):
             return False
         tests = self.run is not None and bool(self.run.config.get(SERVER_TEST))

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 FLOWER_RUN, OF_FEDERATION, COMPUTED_BY = "flower-run", "federation", "versions"
 """Keys that a run's recorded configuration has beside its settings: Flower's id of the run, whose
 devices it asks, and what computed it. A simulated run has the last one only."""
+SIMULATION = "simulation"
+"""Key of a run whose clients were numbers: how it was simulated, and what resume needs. It has no
+evaluation of the last model as a round of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

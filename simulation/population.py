@@ -34,7 +34,7 @@ from ..server.ledger_file import is_blank
 from ..server.reduced import ReducedCoordinator
 from ..server.run_directory import RunDirectory
 from ..server.run_place import place
-from ..server.settings import COMPUTED_BY
+from ..server.settings import COMPUTED_BY, SIMULATION
 from ..server.surroundings import Surroundings
 from ..strategies.app import AppRef, load_trainer
 from ..strategies.trainer import Settings, TaskTrainer
@@ -51,9 +51,6 @@ if TYPE_CHECKING:
     from ..server.history import History
     from ..server.settings import RunSettings
     from ..strategies.task import Task
-
-SIMULATION = "simulation"
-"""Key of a run's recorded configuration: how it was simulated, and what resume needs."""
 
 
 class Population:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import cli, up_cli
-from .population import SIMULATION
 from .run import taken_up
 from .up_plan import recorded
 from ..host.answer_form import Form, Format
@@ -28,6 +27,7 @@ from ..server.federation_files import place
 from ..server.run_directory import RunDirectory
 from ..server.run_feed import RunFeed
 from ..server.runs_cli import Run, app
+from ..server.settings import SIMULATION
 
 if TYPE_CHECKING:
     from pathlib import Path

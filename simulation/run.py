@@ -16,7 +16,7 @@ from .drops import parse
 from .engine.choosing import AUTO
 from .engine.hand_over import HandOver, hand_over
 from .federation import Federation, Result
-from .population import SIMULATION, Population, task_of
+from .population import Population, task_of
 from .seats import Cohort
 from .simulated import Simulated
 from .tier_choice import tier_for
@@ -26,6 +26,7 @@ from ..protocol.errors import SettingsError, StateError
 from ..server.consistency import check_clients
 from ..server.run_config import Value, new_run_id, run_settings, tables
 from ..server.run_rule import chosen
+from ..server.settings import SIMULATION
 from ..strategies.app import AppRef
 from ..strategies.task import Task
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import umbel
+from umbel.cli import main
 from umbel.protocol.errors import SettingsError, StateError
 from umbel.protocol.layout import MessageLayout
 from umbel.protocol.manifest import Manifest
@@ -22,6 +23,9 @@ from umbel.simulation.fleet.devices import Load
 from umbel.simulation.fleet.toml import read
 from umbel.strategies.trainer import Settings, TaskTrainer
 from umbel.tests.simulated_runs import ROUNDS, Points, digest, killed, points, run
+
+if TYPE_CHECKING:
+    from umbel.server.ledger import RoundRecord
 
 
 def test_every_round_is_the_weighted_mean_of_its_cohort(tmp_path: Path) -> None:
@@ -296,6 +300,36 @@ def test_a_robust_rule_gets_the_rows_of_a_cohort(tmp_path: Path) -> None:
         expected = array + np.median([update[name] for update in updates], axis=0)
         np.testing.assert_allclose(result.model[name], expected, rtol=0, atol=1e-6)
     assert not list(result.path.glob("umbel-rows-*"))
+
+
+def test_the_command_takes_a_run_of_an_app_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = tmp_path / "app"
+    app.mkdir()
+    (app / "pyproject.toml").write_text(
+        '[tool.umbel]\ntask = "simulated_app:Points"\nclients = 8\nrounds = 6\ntier = "T3"\n'
+    )
+    (app / "simulated_app.py").write_text("from umbel.tests.simulated_runs import Points\n")
+    monkeypatch.setenv("UMBEL_HOME", str(tmp_path))
+
+    def interrupted(record: RoundRecord) -> None:
+        if record.round == 3:
+            raise KeyboardInterrupt
+
+    def begin(name: str, observe: Any) -> umbel.Result:
+        options = umbel.Options(run=name, secure=False, settings={"cohort": 5, "lr": 0.3})
+        return umbel.simulate(app, options, observe)
+
+    with pytest.raises(KeyboardInterrupt):
+        begin("broken", interrupted)
+    whole = begin("whole", lambda _record: None)
+    assert main(["runs", "resume", "broken"]) == 0
+    assert "round 4/6" in capsys.readouterr().out
+    with RunDirectory.open(tmp_path, "broken") as directory:
+        assert directory.digest(6).hex() == whole.records[-1].model
+    assert main(["runs", "resume", "broken"]) == 0
+    assert "broken is over" in capsys.readouterr().out
 
 
 def test_a_run_that_is_not_there_cannot_go_on(tmp_path: Path) -> None:
