@@ -108,6 +108,21 @@ def test_nobody_waits_beyond_the_deadline() -> None:
         assert slow not in pool.pids
 
 
+def test_a_run_that_was_left_leaves_no_answer_behind() -> None:
+    with Pool(Forked(Echo), 2) as pool:
+        pool.begin({"round": 1})
+        for found in pool.run([Item({"n": n, "s": 0.2 * n}) for n in range(6)]):
+            assert isinstance(found, Answered)
+            break
+        pool.begin({"round": 2})
+        again = answers(pool, [Item({"n": n}) for n in range(6)])
+        for place, said in again.items():
+            assert isinstance(said, Answered)
+            assert said.fields["got"] == {"n": place}
+            assert said.fields["told"][0] == {"round": 2}
+    pool.close()
+
+
 def test_a_worker_has_its_own_first_then_anybodys_then_the_last_of_the_busiest() -> None:
     waiting = Waiting([1, None, 0, 1, 1], 2)
     taken = [waiting.take(0) for _ in range(4)]

@@ -156,6 +156,7 @@ class Pool:
         self._begun: tuple[Mapping[str, Any], Sequence[Blob]] | None = None
         self._serial = 0
         self._ends: dict[int, str] = {}
+        self._child: subprocess.Popen[bytes] | int | None
         self._child, self._control = _server(source)
         self._workers: list[_Worker] = []
         try:
@@ -188,6 +189,7 @@ class Pool:
 
     def begin(self, fields: Mapping[str, Any], blobs: Sequence[Blob] = ()) -> None:
         """Tell every worker, and those that take another's place, what the next items share."""
+        self._drop_busy()
         self._begun = fields, blobs
         for worker in self._workers:
             with suppress(OSError):  # it has died: `run` starts another
@@ -206,24 +208,26 @@ class Pool:
         Raises:
             StateError: The server died, or workers die without being at anything.
         """
+        self._drop_busy()
         waiting = Waiting([item.home for item in items], len(self))
         base, self._serial = self._serial + 1, self._serial + len(items)
-        try:
-            while waiting or any(worker.sent for worker in self._workers):
-                self._feed(items, waiting, base)
-                for worker in self._ready(deadline):
-                    yield from self._heard(worker, waiting, base)
-                if deadline is not None and time.monotonic() >= deadline:
-                    break
-        finally:
-            self._drop_busy()
+        while waiting or any(worker.sent for worker in self._workers):
+            self._feed(items, waiting, base)
+            for worker in self._ready(deadline):
+                yield from self._heard(worker, waiting, base)
+            if deadline is not None and time.monotonic() >= deadline:
+                break
+        self._drop_busy()
 
     def close(self) -> None:
-        """End every process, at once."""
+        """End every process, at once; a second time nothing."""
+        child, self._child = self._child, None
+        if child is None:
+            return
         for worker in self._workers:
             worker.channel.close()
         self._control.close()
-        _reap(self._child)
+        _reap(child)
         self.heads = self.heads[:0]
         self._heads.unlink()
         self.shelf.close()
@@ -345,7 +349,7 @@ class Pool:
         return self._ends.pop(pid)
 
     def _drop_busy(self) -> None:
-        """Replace workers whose answers nobody waits for any more."""
+        """Replace workers whose answers nobody waits for: a deadline, a run that was left."""
         for worker in self._workers:
             if worker.sent:
                 worker.channel.close()
