@@ -99,7 +99,8 @@ def _glance(figures: Figures) -> list[tuple[str, str, str]]:
         found += _costs(figures, figures.points[-1])
     tier = figures.said("tier")
     if tier is not None:
-        found.append(("tier", tier, (figures.said("tier, why") or "").partition(";")[0]))
+        why = (figures.said("tier, why") or "").partition(";")[0]
+        found.append(("tier", tier, why.partition(": ")[2] or why))
     return found
 
 
