@@ -99,8 +99,11 @@ def convolutional() -> Any:
 
 
 def test_a_convolutional_model_is_torchs_for_any_threads() -> None:
+    """A channel whose weights are zeros has equal inputs in each pool: the first must win."""
     task = tensors(Ragged(convolutional, (1, 16, 16), 10))
     work, digests = work_of(task), set()
+    for name in ("0", "3"):
+        work.models[0][f"{name}.weight"][0], work.models[0][f"{name}.bias"][0] = 0, 0.1
     for threads in (1, 2, 3):
         made = tier(task, task.pairs[0], threads)
         found = made.reduce(work)
@@ -134,6 +137,10 @@ def test_dropout_is_keyed_by_client_and_not_by_thread() -> None:
     np.testing.assert_allclose(rows[0][lives], 0.1 * 2 / 0.75, rtol=1e-6)
     spread = np.sqrt(0.25 * 0.75 / 4096)
     assert np.abs(lives.mean(axis=1) - 0.75).max() < 5 * spread
+    made = tier(task, task.pairs[0], 2)
+    made.rows(work_of(task, range(12), numbers={"epochs": 2}), rows[1])
+    made.close()
+    assert np.abs((rows[1] == 0).mean(axis=1) - 0.25**2).max() < 5 * spread  # another mask a step
     together = (lives[:-1] & lives[1:]).mean(axis=1)  # of two clients: independent
     assert np.abs(together - 0.75**2).max() < 5 * spread
 

@@ -125,9 +125,10 @@ def test_an_embedding_is_torchs(optimizer: Optimizer) -> None:
 
 def many() -> Any:
     return nn.Sequential(
-        *(nn.Conv2d(3, 6, 2), nn.GroupNorm(2, 6), nn.GELU(), nn.AvgPool2d(2, 2)),
+        *(nn.Conv2d(3, 6, 2), nn.GroupNorm(2, 6), nn.GELU()),
+        nn.AvgPool2d(3, 2, 1, count_include_pad=False),
         *(nn.Conv2d(6, 5, 2, padding=1), nn.Tanh(), nn.MaxPool2d(3, 2, 1), nn.Flatten()),
-        *(nn.Linear(30, 20), nn.LayerNorm(20), nn.GELU("tanh"), nn.Linear(20, 4)),
+        *(nn.Linear(45, 20), nn.LayerNorm(20), nn.GELU("tanh"), nn.Linear(20, 4)),
     ).double()
 
 
