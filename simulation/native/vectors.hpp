@@ -74,27 +74,20 @@ INLINE void settle(Real* p, Real* g, Vec gradient, const Step& s) {
 }
 
 // V rows of V values, rows `stride` apart, transposed in registers: butterflies of blocks.
-template <int S>
-INLINE void butterfly(Vec (&t)[V]) {
-    typedef std::conditional_t<sizeof(Real) == 4, int32_t, int64_t> Index;
-    typedef Index Mask __attribute__((vector_size(WIDTH)));
-    Mask low, high;
-    UNROLL for (int i = 0; i < V; i++) {
-        low[i] = i & S ? V + i - S : i;
-        high[i] = i & S ? V + i : i + S;
-    }
+template <int S, int... I>
+INLINE void butterfly(Vec (&t)[V], std::integer_sequence<int, I...> lanes) {
     UNROLL for (int i = 0; i < V; i++)
         if (!(i & S)) {
-            Vec a = t[i], b = t[i + S];
-            t[i] = __builtin_shuffle(a, b, low);
-            t[i + S] = __builtin_shuffle(a, b, high);
+            const Vec a = t[i], b = t[i + S];
+            t[i] = __builtin_shufflevector(a, b, (I & S ? V + I - S : I)...);
+            t[i + S] = __builtin_shufflevector(a, b, (I & S ? V + I : I + S)...);
         }
-    if constexpr (S > 1) butterfly<S / 2>(t);
+    if constexpr (S > 1) butterfly<S / 2>(t, lanes);
 }
 
 INLINE void transpose(const Real* in, int stride, Real* out, int out_stride) {
     Vec t[V];
     UNROLL for (int i = 0; i < V; i++) t[i] = load_loose(in + i * stride);
-    butterfly<V / 2>(t);
+    butterfly<V / 2>(t, std::make_integer_sequence<int, V>());
     UNROLL for (int i = 0; i < V; i++) store_loose(out + i * out_stride, t[i]);
 }
