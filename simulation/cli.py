@@ -172,9 +172,13 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
 def show(planned: Plan, form: Format) -> None:
     """Run it, watched by a person or a program, and say what came of it.
 
+    Of several processes that torchrun has started only the first says something.
+
     Raises:
         RoundFailed: The run ended with it.
     """
+    if planned.follow(lambda line: typer.echo(line, err=True)):
+        return
     result = _watched(planned, form)
     typer.echo(
         report.summary(result) if form is Format.TEXT else json.dumps(report.as_json(result))

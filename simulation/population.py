@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from .clock.choosing import Pace, clock_for
 from .engine.central import CentralTest
+from .engine.replicas import follow
 from .engine.rounds import CLOCK, VERSIONS, Course, Rounds, Stopwatch, summed
 from .engine.row_buffer import RowBuffer
 from .federation import Result, node_id
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from .clock.decision import Clock
     from .engine.choosing import Choice
     from .engine.rounds import Collect
+    from .engine.torch_group import Group
     from .engine.work import Arrays, Tier
     from .simulated import Simulated
     from ..server.history import History
@@ -87,6 +89,8 @@ class Population:
         self.settings = replace(settings, final_evaluation=False)
         self.simulated, self._home, self._say, self._app = simulated, home, say, app
         self._way = way
+        self.ranks: Group | None = None
+        """The processes that train with this one, where there are several and it is the first."""
         self._observe, self.records = observe, list[RoundRecord]()
         self.refusals = list[str]()
         with boundary():
@@ -145,7 +149,18 @@ class Population:
             wanted=wanted,
             app=self._app,
             say=self._say,
+            ranks=self.ranks,
         )
+
+    def follow(self, ranks: Group) -> None:
+        """Train shares for the process that has the run, until it ends; nothing is written.
+
+        Raises:
+            StateError: It, or another one, is gone.
+        """
+        with boundary():
+            model = self._trainer.arrays(self.settings.seed)
+        follow(ranks, lambda name: self._tier(model, name).tier)
 
     def _created(self, tier: Choice) -> RunDirectory:
         """Make the run's directory."""

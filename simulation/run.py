@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from .drops import parse
 from .engine.choosing import AUTO
 from .engine.hand_over import HandOver, hand_over
+from .engine.replicas import group, world
 from .federation import Federation, Result
 from .population import Population, task_of
 from .seats import Cohort
@@ -97,21 +98,62 @@ class Plan:
             watch: Called before every step of the link, where clients have sessions.
             say: Called with lines about what is chosen, and what takes long.
         """
-        home, way = self.asked.home or umbel_home(), self.hand_over
-        if not way.sessions and (task := task_of(self.app)) is not None:
-            say(str(way))
-            population = Population(
-                task,
-                self.settings,
-                self.simulated,
-                home=home,
-                app=self.app if isinstance(self.app, AppRef) else None,
-                way=str(way),
-                observe=observe,
-                say=say,
-            )
-            return population.run(init=self.asked.init, resume=self.asked.resume)
-        return self._sessions(observe, watch, say, home)
+        population = self._population(observe, say)
+        if population is None:
+            return self._sessions(observe, watch, say, self.asked.home or umbel_home())
+        say(str(self.hand_over))
+        place = world()
+        if place is not None and place.rank:
+            raise SettingsError("RANK", "0: the other processes call Plan.follow()", place.rank)
+        if place is not None:
+            population.ranks = group(place)
+        return population.run(init=self.asked.init, resume=self.asked.resume)
+
+    def follow(self, say: Callable[[str], None] = lambda _line: None) -> bool:
+        """Train shares for another process's run, where torchrun has started this one for that.
+
+        Returns:
+            Whether it was so; it returns when that process has come to its end.
+
+        Raises:
+            StateError: Another process is gone.
+        """
+        place = world()
+        if place is None or not place.rank:
+            return False
+        population = self._population()
+        if population is not None:
+            ranks = group(place)
+            say(f"process {place.rank} of {place.size} trains for process 0; {ranks}")
+            population.follow(ranks)
+        return True
+
+    def _population(
+        self,
+        observe: Callable[[RoundRecord], None] = lambda _record: None,
+        say: Callable[[str], None] = lambda _line: None,
+    ) -> Population | None:
+        """Return the run's clients where they are numbers; None where each has a session.
+
+        Raises:
+            SettingsError: Each has a session, and there are several processes.
+        """
+        task = None if self.hand_over.sessions else task_of(self.app)
+        place = world()
+        if task is None and place is not None:
+            raise SettingsError("WORLD_SIZE", "1 for a run with sessions", place.size)
+        if task is None:
+            return None
+        return Population(
+            task,
+            self.settings,
+            self.simulated,
+            home=self.asked.home or umbel_home(),
+            app=self.app if isinstance(self.app, AppRef) else None,
+            way=str(self.hand_over),
+            observe=observe,
+            say=say,
+        )
 
     def _sessions(
         self,

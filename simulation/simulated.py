@@ -3,7 +3,7 @@
 | key | default | |
 |---|---|---|
 | tier | auto | who trains: T0 to T3, or the fastest by a trial (engine/choosing.py) |
-| workers | 0 | threads or processes that train; 0 is one a core |
+| workers | 0 | threads or processes that train; 0: one a core, of those a share under torchrun |
 | hand-over | auto | what reaches the coordinator: sum or rows (engine/hand_over.py) |
 | test-every | 1 | rounds from one test of the server to the next, and the last; 0: none |
 | fleet | | a fleet.toml: what devices there are; none: everybody is there at once |
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from .clock.staleness import weighting
 from .engine.choosing import AUTO, NAMES
 from .engine.hand_over import WAYS
+from .engine.replicas import world
 from .fleet.description import Description
 from .fleet.toml import read
 from ..protocol.errors import SettingsError
@@ -120,5 +121,6 @@ class Simulated:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Return how many cores this process may use, beside others that torchrun has started."""
+    place = world()
+    return max(1, len(os.sched_getaffinity(0)) // (1 if place is None else place.beside))

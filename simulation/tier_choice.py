@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .engine.choosing import choose
+from .engine.replicas import spread
 from .engine.tiers import candidates
 from .engine.work import Work
 from ..strategies.trainer import Settings
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .engine.choosing import Choice
+    from .engine.torch_group import Group
     from .engine.work import Arrays
     from .simulated import Simulated
     from ..server.settings import RunSettings
@@ -34,6 +37,7 @@ def tier_for(
     wanted: str,
     app: AppRef | None,
     say: Callable[[str], None],
+    ranks: Group | None = None,
 ) -> Choice:
     """Return who trains, and why; the caller closes it.
 
@@ -45,9 +49,11 @@ def tier_for(
         wanted: Name of a tier, or `auto`.
         app: Where other processes find the task; without it they are forks of this one.
         say: Called with lines about what is tried and chosen.
+        ranks: The processes that train with this one, of which this is the first.
 
     Raises:
         SettingsError: No tier can train the task, or not the wanted one.
+        StateError: Another process cannot make the tier, or is gone.
     """
     clients = simulated.clients
     size = settings.cohort or clients
@@ -62,5 +68,8 @@ def tier_for(
     )
     found = candidates(task, sample, simulated.workers, app)
     chosen = choose(found, sample, wanted, trainings=size * settings.rounds, say=say)
+    if ranks is not None:
+        reason = f"{chosen.reason}; {ranks}"
+        chosen = replace(chosen, tier=spread(ranks, chosen.tier), reason=reason)
     say(chosen.reason)
     return chosen

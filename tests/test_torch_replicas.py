@@ -8,20 +8,25 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from umbel.protocol.errors import SettingsError
 from umbel.simulation.engine.loop import Loop
 from umbel.simulation.engine.replicas import Costs, World, longest_first, world
+from umbel.simulation.run import Options, plan
 from umbel.tests.replica_peer import Faulty, native, rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-PEER = (sys.executable, "-m", "umbel.tests.replica_peer")
+DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+PEER = "umbel.tests.replica_peer"
 
 
 def port() -> int:
@@ -35,18 +40,24 @@ def peers() -> Iterator[Any]:
     """Return what starts ranks; they are killed in the end."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(size: int, end: str) -> list[subprocess.Popen[str]]:
+    def start(
+        size: int, command: Sequence[str], home: Path | None = None
+    ) -> list[subprocess.Popen[str]]:
         meeting = port()
         for rank in range(size):
             env = os.environ | {
                 "RANK": str(rank),
                 "WORLD_SIZE": str(size),
                 "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(size),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(meeting),
             }
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-            started.append(subprocess.Popen([*PEER, end], env=env, text=True, **pipes))  # type: ignore[call-overload]
+            if home is not None:
+                env["UMBEL_HOME"] = str(home)
+            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+            words = (sys.executable, "-m", *command)
+            started.append(subprocess.Popen(words, env=env, text=True, **pipes))  # type: ignore[call-overload]
         return started
 
     yield start
@@ -61,7 +72,7 @@ def alone() -> list[dict[str, Any]]:
 
 
 def test_two_ranks_give_the_bits_of_one_and_go_on_after_a_failure(peers: Any) -> None:
-    first, second = peers(2, "broken")
+    first, second = peers(2, (PEER, "broken"))
     out, err = first.communicate(timeout=120)
     assert first.returncode == 0, err
     found = json.loads(out.splitlines()[-1])
@@ -74,7 +85,7 @@ def test_two_ranks_give_the_bits_of_one_and_go_on_after_a_failure(peers: Any) ->
 
 
 def test_a_rank_that_dies_ends_the_run_in_one_line(peers: Any) -> None:
-    first, second = peers(2, "killed")
+    first, second = peers(2, (PEER, "killed"))
     assert first.stdout.readline()
     second.send_signal(signal.SIGKILL)
     second.wait()
@@ -89,39 +100,82 @@ def test_a_rank_that_dies_ends_the_run_in_one_line(peers: Any) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_with_native_kernels_give_the_bits_of_one(peers: Any) -> None:
-    out, err = peers(2, "native")[0].communicate(timeout=120)
+    out, err = peers(2, (PEER, "native"))[0].communicate(timeout=120)
     assert json.loads(out.splitlines()[-1])["rounds"] == rounds(native()), err
 
 
+def torchrun(*command: str, rank: int, meeting: int, home: Path) -> subprocess.Popen[str]:
+    """Start one agent of two, with one process each."""
+    agent = (
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"),
+        *(f"--node-rank={rank}", "--rdzv-backend=static", "--master-addr=127.0.0.1"),
+        *(f"--master-port={meeting}", "--no-python", "--", sys.executable, "-m", "umbel"),
+    )
+    env = os.environ | {"UMBEL_HOME": str(home)}
+    return subprocess.Popen(
+        [*agent, *command],
+        env=env,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
 @pytest.mark.slow
-def test_three_ranks_and_two_agents_of_torchrun_give_the_bits_of_one(peers: Any) -> None:
-    expected = alone()
-    out, err = peers(3, "well")[0].communicate(timeout=120)
-    assert json.loads(out.splitlines()[-1])["rounds"] == expected, err
+def test_a_machine_is_lost_and_the_run_goes_on_to_the_bits_of_one(
+    peers: Any, tmp_path: Path
+) -> None:
+    given = ("simulate", str(DIGITS), "--secure", "off", "--clients", "20", "--tier", "T3")
+    command = (*given, "--rounds", "200", "--run", "two")
+    first, second = peers(2, ("umbel", *command), home=tmp_path)
+    wait_for_round(tmp_path / "runs" / "two" / "rounds", 5)
+    second.kill()
+    _, said = first.communicate(timeout=120)
+    assert first.returncode
+    assert "replicas: expected every process of the group" in said
+    assert "umbel runs resume" in said
+    second.communicate()
+    assert not (tmp_path / "runs" / "two" / "rounds" / "000200").exists()
+
     meeting = port()
-    agents = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2"),
-                *("--nproc-per-node=1", f"--node-rank={rank}", "--rdzv-backend=static"),
-                *("--master-addr=127.0.0.1", f"--master-port={meeting}"),
-                *("-m", "umbel.tests.replica_peer", "well"),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
+    again = [
+        torchrun(*words, rank=rank, meeting=meeting, home=tmp_path)
+        for rank, words in enumerate((("runs", "resume", "two"), command))
     ]
-    outs = [agent.communicate(timeout=240)[0] for agent in agents]
-    assert [agent.returncode for agent in agents] == [0, 0]
-    assert json.loads(outs[0].splitlines()[-1])["rounds"] == expected
+    outs = [agent.communicate(timeout=240) for agent in again]
+    assert [agent.returncode for agent in again] == [0, 0], outs
+    assert "2 processes, over loopback" in outs[0][0]
+    simulated = plan(
+        DIGITS,
+        Options(
+            clients=20, rounds=200, secure=False, settings={"tier": "T3"}, home=tmp_path / "one"
+        ),
+    )
+    alone = simulated.run().model
+    found = load_file(tmp_path / "runs/two/rounds/000200/00000-of-00001.safetensors")
+    assert all(np.array_equal(alone[name], array) for name, array in found.items())
+
+
+def wait_for_round(folder: Path, number: int) -> None:
+    end = time.monotonic() + 120
+    while not any(int(one.name) >= number for one in folder.glob("[0-9]*")):
+        assert time.monotonic() < end, folder
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_three_ranks_give_the_bits_of_one(peers: Any) -> None:
+    expected = alone()
+    out, err = peers(3, (PEER, "well"))[0].communicate(timeout=120)
+    assert json.loads(out.splitlines()[-1])["rounds"] == expected, err
 
 
 def test_what_torchrun_says_is_read_strictly() -> None:
     assert world({}) is None
     assert world({"WORLD_SIZE": "1", "RANK": "0"}) is None
-    given = {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1"}
-    assert world(given) == World(2, 4, 0, "10.0.0.1")
+    given = {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    assert world({**given, "MASTER_ADDR": "10.0.0.1"}) == World(2, 4, 0, 2, "10.0.0.1")
     for name, value in (("RANK", "4"), ("RANK", "-1"), ("LOCAL_RANK", ""), ("WORLD_SIZE", "two")):
         with pytest.raises(SettingsError, match="torchrun"):
             world({**given, name: value})

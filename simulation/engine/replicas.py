@@ -1,6 +1,6 @@
 """Several processes, on one machine or many, that train shares of each cohort: who takes what.
 
-    torchrun ... --no-python umbel simulate APP ...     in every process, with the same arguments
+    torchrun ... --no-python -- umbel simulate APP ...     in every process, with the same arguments
 
 Rank 0 is the run: coordinator, ledger, files. Each other rank has the same task and the same tier
 and waits for its shares (torch_replicas.py). Where the longest clients go first, each to the
@@ -21,11 +21,12 @@ import numpy as np
 from ...protocol.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from .torch_group import Group
+    from .work import Tier
 
 FORGET = 0.8
 """What of the earlier rounds' measurements counts after another round."""
@@ -38,6 +39,8 @@ class World(NamedTuple):
     size: int
     local: int
     """Among those of its machine: which GPU is its own."""
+    beside: int
+    """How many there are on its machine."""
     address: str
     """Where they meet."""
 
@@ -50,12 +53,11 @@ def world(environment: Mapping[str, str] = os.environ) -> World | None:
     """
     if environment.get("WORLD_SIZE", "1") == "1":
         return None
-    rank, size, local = (
-        _number(environment, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    )
-    if not 0 <= rank < size:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    rank, size, local, beside = (_number(environment, name) for name in names)
+    if rank >= size:
         raise SettingsError("RANK", f"an integer below {size}, from torchrun", rank)
-    return World(rank, size, local, environment.get("MASTER_ADDR", ""))
+    return World(rank, size, local, max(1, beside), environment.get("MASTER_ADDR", ""))
 
 
 def group(found: World) -> Group:
@@ -70,6 +72,32 @@ def group(found: World) -> Group:
     except ModuleNotFoundError:
         raise SettingsError("WORLD_SIZE", "1, for several need torch", found.size) from None
     return Group(found)
+
+
+def spread(ranks: Group, tier: Tier) -> Tier:
+    """Return rank 0's tier that trains on all ranks by this one.
+
+    Raises:
+        StateError: One of them cannot make it.
+    """
+    from .torch_replicas import Replicas  # noqa: PLC0415 - as above
+
+    return Replicas(ranks, tier)
+
+
+def follow(ranks: Group, make: Callable[[str], Tier]) -> None:
+    """Train shares until rank 0 ends, in every other rank.
+
+    Args:
+        ranks: All ranks.
+        make: Returns the tier of a name.
+
+    Raises:
+        StateError: Rank 0, or another rank, is gone.
+    """
+    from .torch_replicas import follow as wait  # noqa: PLC0415 - as above
+
+    wait(ranks, make)
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

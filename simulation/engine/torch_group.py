@@ -54,6 +54,11 @@ class Group:
         with _together():
             distributed.init_process_group("gloo", timeout=TOGETHER)
 
+    def __str__(self) -> str:
+        """Return the words of the log line."""
+        way = "over loopback" if self.private else "in clear text over a network of their own"
+        return f"{self.size} processes, {way}"
+
     def broadcast(
         self,
         fields: Mapping[str, Any] | None = None,

@@ -13,6 +13,7 @@ agents end the whole group when one process dies.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,8 @@ class Replicas:
     def close(self) -> None:
         """End the tier here and at the others."""
         self._tier.close()
-        self._group.broadcast({"do": "end"})
+        with suppress(StateError):  # one that is gone has been named
+            self._group.broadcast({"do": "end"})
         self._group.close()
 
     def _begin(self, do: str, work: Work) -> list[NDArray[np.int64]]:
