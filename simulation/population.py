@@ -114,16 +114,16 @@ class Population:
         model = first_model(own, init)
         clock = self._clock(model)  # a fleet that is not the run's leaves nothing behind
         self._say(f"clock: {clock}")
+        ledger = place(self._home, self.settings.run) / "ledger.sqlite"
+        resume = resume and not (ledger.exists() and is_blank(ledger))  # else it never began
+        wanted = self._recorded() if resume else self.simulated.tier
         with ExitStack() as stack:
-            ledger = place(self._home, self.settings.run) / "ledger.sqlite"
-            if resume and not (ledger.exists() and is_blank(ledger)):  # else it never began
-                directory = stack.enter_context(self._resumed())
-                tier = self._tier(model, directory.ledger.run().config[SIMULATION]["tier"])
-                stack.callback(tier.tier.close)
-            else:
-                tier = self._tier(model, self.simulated.tier)
-                stack.callback(tier.tier.close)
-                directory = stack.enter_context(self._created(tier))
+            # First the tier: processes that it forks from this one would hold the directory's lock
+            # for a moment after a kill.
+            tier = self._tier(model, wanted)
+            stack.callback(tier.tier.close)
+            directory = RunDirectory.resume(self._home, self.settings.run) if resume else None
+            directory = stack.enter_context(directory or self._created(tier))
             with GroupCommit(directory) as disk:
                 coordinator = self._go(directory, disk, model, tier.tier, clock)
             events = directory.ledger.events()
@@ -182,13 +182,12 @@ class Population:
         directory.ledger.create_run(run, _stamp(), described, self.settings.security)
         return directory
 
-    def _resumed(self) -> RunDirectory:
-        """Open the directory of a run that was simulated so."""
-        directory = RunDirectory.resume(self._home, self.settings.run)
-        said = directory.ledger.run().config.get(SIMULATION)
+    def _recorded(self) -> str:
+        """Return the tier of a run that was simulated so."""
+        with RunDirectory.open(self._home, self.settings.run) as directory:
+            said = directory.ledger.run().config.get(SIMULATION)
         if said is not None and said.get("fleet", "") == self.simulated.digest:
-            return directory
-        directory.close()
+            return str(said["tier"])
         expected = "a run of a simulated population" if said is None else "the fleet of its start"
         move = "start it again as it was started"
         raise StateError(str(directory.path), expected, "another", move)
