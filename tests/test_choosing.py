@@ -108,6 +108,9 @@ def test_a_tier_at_which_all_fail_is_not_fast(capsys: pytest.CaptureFixture[str]
     assert found.name == "T3"
     assert "T0 cannot" in found.reason
     assert failing.closed
+    own = choose({"T3": Candidate(lambda: Failing("T3"))}, sample())
+    assert own.reason.startswith("tier T3 (the task itself): the task failed for every client (")
+    assert own.figures["T3"].rate == 0
     capsys.readouterr()
 
 

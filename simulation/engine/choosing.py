@@ -20,7 +20,7 @@ from ...protocol.errors import SettingsError, UmbelError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .work import Reduced, Tier, Work
+    from .work import Tier, Work
 
 AUTO = "auto"
 NAMES = ("T0", "T1", "T2", "T3")
@@ -162,10 +162,14 @@ class _Trial:
         begin, tier = time.perf_counter(), None
         try:
             tier = (candidate.probe or candidate.make)()
-            _trained(tier, self._sample.part(slice(FIRST)))
+            cause = _all_failed(tier, self._sample.part(slice(FIRST)))
+            if cause and name != "T3":  # not fast but wrong
+                raise SettingsError(f"tier {name}", "a client that it can train", cause)
             made_s = time.perf_counter() - begin
             times = candidate.workers if candidate.probe else 1
-            self.figures[name] = Figure(times * timed(tier, self._sample), made_s)
+            rate = 0.0 if cause else times * timed(tier, self._sample)
+            why = f"the task failed for every client ({cause})" if cause else ""
+            self.figures[name] = Figure(rate, made_s, why)
         except UmbelError as error:
             self.figures[name] = Figure(0.0, why=f"cannot: {error}")
             if tier is not None:
@@ -206,20 +210,15 @@ def timed(tier: Tier, sample: Work) -> float:
     return best
 
 
-def _trained(tier: Tier, work: Work) -> Reduced:
-    """Train a few clients; a tier that fails at all of them is not fast but wrong.
+def _all_failed(tier: Tier, work: Work) -> str:
+    """Train a few clients; return why every one of them failed, empty if one did not.
 
     What fails in T3 is the task's own fault, and costs the run those clients.
-
-    Raises:
-        SettingsError: Every one of them failed.
     """
-    reduced = tier.reduce(work)
-    report = reduced.report
-    if tier.name != "T3" and len(work.clients) and np.all(report.verdicts == Verdict.FAILED):
-        cause = next(iter(report.causes.values()), "no cause is known")
-        raise SettingsError(f"tier {tier.name}", "a client that it can train", cause)
-    return reduced
+    report = tier.reduce(work).report
+    if not len(work.clients) or not np.all(report.verdicts == Verdict.FAILED):
+        return ""
+    return next(iter(report.causes.values()), "no cause is known")
 
 
 def _rounded(rate: float) -> str:
