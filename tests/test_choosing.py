@@ -19,7 +19,7 @@ from umbel.tests.engine_works import NumpyTask, work
 from umbel.tests.torch_works import TorchTask
 
 if TYPE_CHECKING:
-    from umbel import Task
+    from umbel import Site, Task
     from umbel.simulation.engine.work import Reduced, Work
 
 
@@ -108,10 +108,42 @@ def test_a_tier_at_which_all_fail_is_not_fast(capsys: pytest.CaptureFixture[str]
     assert found.name == "T3"
     assert "T0 cannot" in found.reason
     assert failing.closed
-    own = choose({"T3": Candidate(lambda: Failing("T3"))}, sample())
-    assert own.reason.startswith("tier T3 (the task itself): the task failed for every client (")
-    assert own.figures["T3"].rate == 0
     capsys.readouterr()
+
+
+class Raising(NumpyTask):
+    """Its data are there for some clients only."""
+
+    def __init__(self, *there: int) -> None:
+        """Name the clients that have data."""
+        self.there = there
+
+    def train_data(self, site: Site) -> Any:
+        """Return one client's rows."""
+        if site.index not in self.there:
+            raise OSError(f"no file of client {site.index}")
+        return super().train_data(site)
+
+
+def test_a_task_that_fails_for_every_client_ends_the_trial() -> None:
+    slower = Named("T0")
+    table = {**candidates(Raising(), sample(), 1), "T0": Candidate(lambda: slower)}
+    message = r"^task: expected a client that it can train, got .8 that fail: .*no file of client 0"
+    with pytest.raises(SettingsError, match=message):
+        choose(table, sample())
+    assert slower.closed
+    forced = choose(table, sample(), "T3")
+    with closing(forced.tier) as tier:
+        assert not tier.reduce(sample()).report.counted.any()
+
+
+def test_a_task_that_fails_for_the_first_clients_goes_on_and_they_are_not_fast() -> None:
+    task = Raising(7)
+    first = replace(sample(), clients=np.array([0, 1, 2], np.int64))
+    found = choose(candidates(task, first, 1), first)
+    found.tier.close()
+    assert found.name == "T3"
+    assert found.figures["T3"].rate == 0
 
 
 def test_forced_is_not_timed() -> None:

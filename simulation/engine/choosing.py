@@ -9,7 +9,7 @@ of its tier, and who resumes a run forces that one: other tiers give other last 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,6 +34,8 @@ TRIAL_S = 0.25
 """A tier is timed at least so long, where its cohort is long enough."""
 FIRST = 4
 """Clients of the trial that warms a tier up."""
+MOST = 100
+"""Clients that all fail before the task is to blame, and not what some of them have."""
 PAYS_S = 60.0
 """A tier that is slow to make is tried where the others would take longer than this."""
 
@@ -67,6 +69,10 @@ class Figure(NamedTuple):
     def __str__(self) -> str:
         """Return the words of the log line."""
         return self.why or f"{_rounded(self.rate)} clients/s"
+
+
+class TaskFails(SettingsError):
+    """The task raises for every client, so no tier trains it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,8 @@ def choose(
         say: Called with a line before each step that may take long.
 
     Raises:
-        SettingsError: No such tier, the wanted one cannot train the task, or none can.
+        SettingsError: No such tier, the wanted one cannot train the task, none can, or the task
+            raises for every client.
     """
     if wanted != AUTO:
         return _forced(candidates, wanted, say)
@@ -157,23 +164,30 @@ class _Trial:
         return ""
 
     def one(self, name: str, candidate: Candidate) -> None:
-        """Make and time one tier."""
+        """Make and time one tier.
+
+        Raises:
+            SettingsError: The task itself fails for every client.
+        """
         self._say(f"trying tier {name} ({WORDS[name]})")
         begin, tier = time.perf_counter(), None
         try:
             tier = (candidate.probe or candidate.make)()
-            cause = _all_failed(tier, self._sample.part(slice(FIRST)))
-            if cause and name != "T3":  # not fast but wrong
+            cause = _cause(tier, self._sample.part(slice(FIRST)))
+            if cause and name == "T3":  # the task's own fault: it costs the run those clients
+                self._go_on(tier)
+            elif cause:
                 raise SettingsError(f"tier {name}", "a client that it can train", cause)
             made_s = time.perf_counter() - begin
             times = candidate.workers if candidate.probe else 1
-            rate = 0.0 if cause else times * timed(tier, self._sample)
-            why = f"the task failed for every client ({cause})" if cause else ""
-            self.figures[name] = Figure(rate, made_s, why)
+            self.figures[name] = Figure(times * timed(tier, self._sample), made_s)
         except UmbelError as error:
             self.figures[name] = Figure(0.0, why=f"cannot: {error}")
             if tier is not None:
                 tier.close()
+            if isinstance(error, TaskFails):
+                self._end()
+                raise
             return
         slower = tier
         if self._best is None or self.figures[name].rate > self._rate:
@@ -181,6 +195,23 @@ class _Trial:
             self._make = candidate.make if candidate.probe else None
         if slower is not None:
             slower.close()
+
+    def _go_on(self, tier: Tier) -> None:
+        """See whether the task trains any client of the run, where it failed for the first.
+
+        Raises:
+            TaskFails: None of those that were tried.
+        """
+        number = min(self._sample.partitions, MOST)
+        clients = np.arange(number, dtype=np.int64)
+        cause = _cause(tier, replace(self._sample, clients=clients))
+        if cause:
+            raise TaskFails("task", "a client that it can train", f"{number} that fail: {cause}")
+
+    def _end(self) -> None:
+        """Close what is open."""
+        if self._best is not None:
+            self._best.close()
 
     def choice(self) -> Choice:
         """Return the fastest."""
@@ -198,25 +229,29 @@ class _Trial:
 
 
 def timed(tier: Tier, sample: Work) -> float:
-    """Return how many clients a second a tier trains: the best of growing parts of the sample."""
+    """Return how many clients a second a tier trains: the best of growing parts of the sample.
+
+    Those at which it fails are not trained, and fail fast.
+    """
     size, spent, best = min(FIRST, len(sample.clients)), 0.0, 0.0
     while spent < TRIAL_S:
         work = sample.part(slice(size))
         begin = time.perf_counter()
-        tier.reduce(work)
+        verdicts = tier.reduce(work).report.verdicts
         took = max(time.perf_counter() - begin, 1e-9)
-        spent, best = spent + took, max(best, size / took)
+        trained = int(np.count_nonzero(verdicts != Verdict.FAILED))
+        spent, best = spent + took, max(best, trained / took)
         size = min(2 * size, len(sample.clients))
     return best
 
 
-def _all_failed(tier: Tier, work: Work) -> str:
-    """Train a few clients; return why every one of them failed, empty if one did not.
+def _cause(tier: Tier, work: Work) -> str:
+    """Train some clients; return why all of them fail, empty if one does not.
 
-    What fails in T3 is the task's own fault, and costs the run those clients.
+    A tier that fails at all of them is not fast but wrong.
     """
     report = tier.reduce(work).report
-    if not len(work.clients) or not np.all(report.verdicts == Verdict.FAILED):
+    if not len(work.clients) or np.any(report.verdicts != Verdict.FAILED):
         return ""
     return next(iter(report.causes.values()), "no cause is known")
 
