@@ -73,7 +73,7 @@ def boundary() -> Iterator[None]:
         traceback.print_exc()
         detail = "no memory is left for the task; its trace is above"
         raise Refused(pb.REASON_LIMITS, detail, MEMORY) from None
-    except Exception:  # noqa: BLE001 - the boundary to user code
+    except (Exception, SystemExit):  # noqa: BLE001 - the boundary to user code, sys.exit(0) too
         traceback.print_exc()
         raise Refused(pb.REASON_TASK_FAILED, "the task raised; its trace is above") from None
 

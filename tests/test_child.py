@@ -44,6 +44,8 @@ class Points(umbel.Task):
             raise ValueError("the secret of patient 7")
         if what == "exit":
             os._exit(3)
+        if what == "leave":
+            sys.exit(0)
         if what == "none":
             return np.zeros((0, 3), np.float32), np.zeros(0, int)
         if what == "read":
@@ -174,6 +176,16 @@ def test_a_child_that_dies_between_calls_is_replaced_silently(ref: AppRef) -> No
 def test_an_exit_is_named(ref: AppRef) -> None:
     with Child(ref) as own, pytest.raises(ChildDied, match="exited with status 3"):
         own.train(own.arrays(), _site("exit"), Settings())
+
+
+def test_a_task_ends_no_run_by_sys_exit(ref: AppRef, capfd: pytest.CaptureFixture[str]) -> None:
+    with Child(ref) as own:
+        start, pid = own.arrays(), own.pid
+        for trainer in (own, InProcess(ref)):
+            with pytest.raises(Refused, match="the task raised"):
+                trainer.train(start, _site("leave"), Settings())
+            assert "SystemExit: 0" in capfd.readouterr().err
+        assert own.pid == pid
 
 
 def test_an_exception_stays_on_this_machines_stderr(

@@ -35,6 +35,8 @@ class Echo:
         if fields.get("do") == "die":
             os.kill(os.getpid(), signal.SIGTERM)
         if fields.get("do") == "leave":
+            os._exit(1)
+        if fields.get("do") == "exit":
             sys.exit(5)
         if fields.get("do") == "raise":
             raise OSError("a bad\nday")
@@ -65,7 +67,7 @@ def test_a_death_is_named_with_its_item_and_what_waited_is_done_by_another() -> 
     with Pool(Forked(Echo), 1) as pool:
         first = pool.pids[0]
         pool.begin({"round": 1})
-        asked = ["", "die", "raise", "leave", ""]
+        asked = ["", "die", "raise", "leave", "exit", ""]
         found = answers(pool, [Item({"do": do}) for do in asked])
         assert isinstance(found[1], Died)
         assert found[1].cause == f"worker 0 (pid {first}) was killed by SIGTERM"
@@ -74,7 +76,9 @@ def test_a_death_is_named_with_its_item_and_what_waited_is_done_by_another() -> 
         assert isinstance(found[3], Died)
         assert "exited with status 1" in found[3].cause
         assert isinstance(found[4], Answered)
-        assert found[4].fields["told"][0] == {"round": 1}
+        assert found[4].fields == {"cause": "SystemExit: 5"}
+        assert isinstance(found[5], Answered)
+        assert found[5].fields["told"][0] == {"round": 1}
         assert first not in pool.pids
 
 
