@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import nullcontext, redirect_stdout
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +16,7 @@ from .drops import BOUNDARIES
 from .run import Options, plan
 from ..clients.device_files import no_core_dumps
 from ..clients.policy import Policy
-from ..host.answer_form import Form, Format
+from ..host.answer_form import Form, Format, beside
 from ..protocol.errors import SettingsError
 from ..server.reduced_rows import SORTED
 from ..server.run_config import from_environment, parsed
@@ -201,7 +200,7 @@ def _watched(planned: Plan, form: Format) -> Result:
     text = form is Format.TEXT
     with (
         report.Live(planned.settings.rounds, sys.stdout if text else sys.stderr) as live,
-        nullcontext() if text else redirect_stdout(sys.stderr),
+        beside(form),
     ):
         live.begin(_what(planned))
         return planned.run(live, live.watch, live.begin)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING
 
 import typer
 
 from . import report
 from .flower_simulate import FlowerOptions, simulate_app
-from ..host.answer_form import Format
+from ..host.answer_form import Format, beside
 from ..protocol.errors import SettingsError
 from ..server.app_plan import ROUNDS
 from ..server.run_config import from_environment
@@ -39,7 +38,7 @@ def run_flower(directory: Path, asked: Options, form: Format) -> None:
     """
     options = planned(directory, asked)
     text = form is Format.TEXT
-    with nullcontext() if text else redirect_stdout(sys.stderr):
+    with beside(form):
         lines = _Lines()
         found = simulate_app(directory, options, lines, lines.begin)
     if found is None:

@@ -94,6 +94,18 @@ def test_json_for_programs(simulate: Callable[..., Run]) -> None:
     assert "user prints" in err
 
 
+def test_the_json_is_alone_whoever_writes_to_the_descriptor(
+    app: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = app.glob("*.py")
+    code.write_text(f'{code.read_text()}\nos.system("echo SPOKEN")\n', encoding="utf-8")
+    options = ("--format", "json", "--rounds", "1", "--secure", "off", "--tier", "T0")
+    assert cli.main(["simulate", str(app), *options]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["failure"] is None
+    assert "SPOKEN" in err
+
+
 def test_away_from_a_terminal_there_is_no_escape_sequence(app: Path) -> None:
     env = os.environ | {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
     done = subprocess.run(
