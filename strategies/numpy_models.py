@@ -27,7 +27,18 @@ def cross_entropy(logits: Floats, labels: NDArray[Any]) -> tuple[float, Floats]:
     Args:
         logits: Shape (batch, classes).
         labels: Shape (batch,), integers in `range(classes)`.
+
+    Raises:
+        SettingsError: They are not: numpy would take -1 for the last class, and a column of
+            labels for a table.
     """
+    count, classes = logits.shape
+    if labels.shape != (count,) or labels.dtype.kind not in "iu":
+        got = f"{labels.dtype} of shape {labels.shape}"
+        raise SettingsError("labels", f"integers of shape ({count},)", got)
+    if count and (labels.min() < 0 or labels.max() >= classes):
+        got = f"{labels.min()} to {labels.max()}"
+        raise SettingsError("labels", f"classes from 0 to {classes - 1}", got)
     rows = np.arange(len(labels))
     shifted = logits - logits.max(axis=1, keepdims=True)
     exponentials = np.exp(shifted)

@@ -94,6 +94,22 @@ def test_cross_entropy_by_hand() -> None:
     np.testing.assert_allclose(gradient, expected, rtol=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([1, -1, 0], "classes from 0 to 1, got '-1 to 1'"),
+        ([1, 2, 0], "classes from 0 to 1, got '0 to 2'"),
+        ([[1], [1], [0]], r"integers of shape \(3,\), got 'int64 of shape \(3, 1\)'"),
+        ([True, False, True], "integers of shape"),
+        ([1.0, 0.0, 1.0], "integers of shape"),
+        ([0], r"integers of shape \(3,\)"),
+    ],
+)
+def test_labels_that_numpy_would_read_otherwise_are_refused(labels: object, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        cross_entropy(np.zeros((3, 2)), np.array(labels))
+
+
 def test_cross_entropy_of_huge_logits_is_finite() -> None:
     loss, gradient = cross_entropy(np.array([[1e4, 0.0]], np.float32), np.array([1]))
     assert loss == pytest.approx(1e4)
