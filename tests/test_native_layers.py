@@ -144,3 +144,37 @@ def many() -> Any:
 def test_many_layers_and_optimisers_are_torchs(optimizer: Optimizer, mu: float) -> None:
     task = tensors(Ragged(many, IMAGE, 4, dtype=np.float64, optimizer=optimizer))
     compare(task, epochs=2, proximal_mu=mu)
+
+
+def ends_in_relu() -> Any:
+    return nn.Sequential(
+        *(nn.Flatten(), nn.ReLU(), nn.Linear(216, 9), nn.Tanh(), nn.Linear(9, 4), nn.ReLU())
+    ).double()
+
+
+def ends_in_tanh() -> Any:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, (9, 8)), nn.GroupNorm(2, 4), nn.Flatten(), nn.Tanh()
+    ).double()
+
+
+def ends_in_a_pool() -> Any:
+    return nn.Sequential(nn.Conv2d(3, 4, (8, 7)), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()).double()
+
+
+def ends_in_a_norm() -> Any:
+    return nn.Sequential(nn.Flatten(), nn.Linear(216, 4), nn.LayerNorm(4)).double()
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        ends_in_relu,
+        ends_in_tanh,
+        pytest.param(ends_in_a_pool, marks=pytest.mark.slow),
+        pytest.param(ends_in_a_norm, marks=pytest.mark.slow),
+    ],
+)
+def test_a_model_need_not_end_in_a_linear_layer(ends: Callable[[], Any]) -> None:
+    """The loss puts the gradient where the outputs were, and a ReLU goes back by its outputs."""
+    compare(tensors(Ragged(ends, IMAGE, 4, dtype=np.float64, loss="mse")))

@@ -87,6 +87,11 @@ CASES: list[tuple[tuple[int, ...], Callable[[], Any], str]] = [
     (ROW, lambda: nn.Embedding(9, 4, padding_idx=0), "layer 0 (Embedding): padding_idx"),
     (ROW, lambda: nn.Embedding(9, 4, sparse=True), "layer 0 (Embedding): sparse"),
     (ROW, lambda: nn.Dropout(1.0), "layer 0 (Dropout): p: expected below 1"),
+    (
+        IMAGE,
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 7), nn.Flatten()),
+        "model: expected outputs of one pixel, or of a Linear",
+    ),
     (ROW, nn.ReLU, "model: expected a layer with parameters"),
     (ROW, tied, "model: 0.1.weight: expected an array of its own, got 'that of 0.0.weight'"),
     (ROW, hooked, "layer 0.0: expected a layer without hooks"),

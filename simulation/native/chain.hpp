@@ -46,7 +46,7 @@ struct Chain {
         }
     }
 
-    // The gradient of the outputs lies where the outputs lay.
+    // The gradient of the outputs lies where the outputs lay: the last layer never reads those.
     template <int I = N - 1>
     void backward(Real* p, Real* g, int n, const Step& s) {
         Real* dy = I == N - 1 ? y[N].at : d[I + 1].at;

@@ -16,6 +16,18 @@ struct Relu : Elementwise<SIZE> {
     }
 };
 
+// Outputs apart from those of the last layer: their gradient takes their place, and what came before
+// may need its own to go back.
+template <int SIZE>
+struct Apart : Elementwise<SIZE> {
+    void forward(const Real*, const Real* x, Real* y, int n, const Step&) {
+        std::memcpy(y, x, size_t(n) * SIZE * sizeof(Real));
+    }
+    void backward(Real*, Real*, const Real*, const Real*, Real* dy, Real* dx, int n, const Step&) {
+        std::memcpy(dx, dy, size_t(n) * SIZE * sizeof(Real));
+    }
+};
+
 template <int SIZE>
 struct Tanh : Elementwise<SIZE> {
     void forward(const Real*, const Real* x, Real* y, int n, const Step&) {

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PAGES = {
-    "elementwise": ("Relu", "Tanh", "Gelu", "Dropout"),
+    "elementwise": ("Relu", "Tanh", "Gelu", "Dropout", "Apart"),
     "dense": ("Linear",),
     "conv": ("Conv", "PooledConv"),
     "pooled": ("PooledConv",),
@@ -69,6 +69,7 @@ def generate(net: Net, lanes: int, *, fused: bool) -> Generated:
     form, inputs = _inputs(net, lanes)
     parts = Parts(lanes, form, [], {})
     steps = list(net.layers)
+    reads = True
     while steps:
         layer = steps.pop(0)
         if isinstance(layer, Conv2d) and (merged := _pooled(steps)):
@@ -79,8 +80,11 @@ def generate(net: Net, lanes: int, *, fused: bool) -> Generated:
         relu = isinstance(layer, Linear | Conv2d) and bool(steps) and isinstance(steps[0], ReLU)
         place(parts, layer, relu=relu)
         del steps[: int(relu)]
+        reads = relu or not isinstance(layer, Linear)
     if not parts.places:
         raise Unsupported("model", "a layer with parameters", "none")
+    if reads:
+        parts.emit(f"Apart<{parts.form.stride}>", parts.form)
     source, outputs = _text(net, parts, inputs, fused=fused), parts.form.index.size
     return Generated(source, parts.places, outputs, fused)
 
@@ -121,6 +125,8 @@ def _text(net: Net, parts: Parts, inputs: str, *, fused: bool) -> str:
     out = parts.form
     if out.shape != (out.index.size,):
         raise Unsupported("model", "one row of outputs an example", out.shape)
+    if not np.array_equal(out.index, np.arange(out.index.size)):
+        raise Unsupported("model", "outputs of one pixel, or of a Linear", "a flattened image")
     values = sum(places.size for places in parts.places.values())
     loss = "CrossEntropy" if net.loss == "cross_entropy" else "SquaredError"
     head = f"#define REAL {'double' if net.double else 'float'}\n"
