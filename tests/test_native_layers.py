@@ -123,6 +123,13 @@ def test_an_embedding_is_torchs(optimizer: Optimizer) -> None:
     compare(tensors(task))
 
 
+def test_an_embedding_before_numbers_is_torchs() -> None:
+    task = Ragged(words, (3,), 4, dtype=np.float64, loss="mse")
+    rng = np.random.Generator(np.random.Philox(12))
+    task.pairs = [(rng.integers(0, 11, x.shape), y) for x, y in task.pairs]
+    compare(tensors(task))
+
+
 def many() -> Any:
     return nn.Sequential(
         *(nn.Conv2d(3, 6, 2), nn.GroupNorm(2, 6), nn.GELU()),

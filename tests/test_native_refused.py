@@ -50,6 +50,18 @@ def hooked() -> Any:
     return model
 
 
+def patched() -> Any:
+    model = nn.Sequential(nn.Linear(6, 4))
+    model[0].forward = lambda x: x[:, :4]
+    return model
+
+
+def masked() -> Any:
+    model = nn.Sequential(nn.Linear(6, 4))
+    model[0].weight.register_hook(lambda g: g * (g > 0))  # type: ignore[operator]
+    return model
+
+
 def frozen() -> Any:
     model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4))
     model[0].weight.requires_grad = False
@@ -95,6 +107,8 @@ CASES: list[tuple[tuple[int, ...], Callable[[], Any], str]] = [
     (ROW, nn.ReLU, "model: expected a layer with parameters"),
     (ROW, tied, "model: 0.1.weight: expected an array of its own, got 'that of 0.0.weight'"),
     (ROW, hooked, "layer 0.0: expected a layer without hooks"),
+    (ROW, patched, "layer 0.0: expected its class's forward()"),
+    (ROW, masked, "model: 0.0.weight: expected a gradient without hooks"),
     (ROW, frozen, "model: 0.0.weight: expected a parameter that is trained"),
     (ROW, parametrised, "layer 0.0: expected a layer that has a kernel"),
 ]

@@ -148,9 +148,31 @@ class OwnLoss(TorchTask):
     loss = staticmethod(lambda model, batch: model(batch[0]).sum())
 
 
+class Patched(TorchTask):
+    """A forward() that the object has and its class has not."""
+
+    def layers(self) -> torch.nn.Module:
+        """Return a layer that is called otherwise."""
+        made = torch.nn.Linear(12, 5)
+        made.forward = lambda x: 2 * torch.nn.Linear.forward(made, x)  # type: ignore[assignment]
+        return torch.nn.Sequential(made)
+
+
+class Masked(TorchTask):
+    """A gradient that is changed on its way."""
+
+    def layers(self) -> torch.nn.Module:
+        """Return a layer half of whose weights stay."""
+        made = torch.nn.Sequential(torch.nn.Linear(12, 5))
+        made[0].weight.register_hook(lambda g: g * (g > 0))  # type: ignore[operator]
+        return made
+
+
 @pytest.mark.parametrize(
     ("task", "message"),
     [
+        (Patched, r"model layer '0': expected its class's forward\(\)"),
+        (Masked, "model: 0.weight: expected a gradient without hooks"),
         (Normed, r"model layer '1': expected one that sees each row alone, got 'BatchNorm1d'"),
         (Tied, "shared parameter"),
         (OwnLoss, r"task.loss: expected 'cross_entropy' or 'mse' by name"),
@@ -178,10 +200,56 @@ class Whole(TorchTask):
         return torch.utils.data.TensorDataset(*super().train_data(site))
 
 
-def test_noise_of_another_kind_fails_with_its_cause() -> None:
-    reduced = cohorts(Drawing()).reduce(work(TaskTrainer(Drawing()).arrays()))
+class Centred(torch.nn.Module):
+    """Rows of a batch know of each other, in a module that torch does not know."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what differs from the mean of the batch."""
+        return x - x.mean(0)
+
+
+class Counted(torch.nn.Module):
+    """Keeps a mean of what it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: torch.Tensor
+        self.register_buffer("seen", torch.zeros(12))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the rows, and note their mean."""
+        self.seen = 0.9 * self.seen + 0.1 * x.detach().mean(0)
+        return x
+
+
+class Choosing(torch.nn.Module):
+    """Looks at its values to know what to do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the rows."""
+        return x if float(x[0, 0]) < 1e9 else -x
+
+
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [
+        (torch.nn.RReLU, "outputs of each row alone, got 'ones that depend on other rows or on"),
+        (Centred, "outputs of each row alone, got 'ones that depend on other rows or on chance'"),
+        (Counted, "arrays that only training changes, got '0.seen changed'"),
+        (Choosing, "vmap"),
+    ],
+)
+def test_a_row_that_is_not_alone_fails_with_its_cause(
+    first: type[torch.nn.Module], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Mixing(TorchTask):
+        def layers(self) -> torch.nn.Module:
+            return torch.nn.Sequential(first(), torch.nn.Linear(12, 5))
+
+    reduced = cohorts(Mixing()).reduce(work(TaskTrainer(Mixing()).arrays()))
     assert set(reduced.report.verdicts) == {Verdict.FAILED}
-    assert "vmap" in reduced.report.causes[0]
+    assert all(message in cause for cause in reduced.report.causes.values())
+    capsys.readouterr()
 
 
 def test_a_data_set_is_refused() -> None:

@@ -80,7 +80,13 @@ class Stacked:
         arrays = model.state_dict(keep_vars=True)
         if len({id(array) for array in arrays.values()}) < len(arrays):
             raise SettingsError("model", "arrays of their own", "a shared parameter")
+        for name, parameter in model.named_parameters():
+            if parameter._backward_hooks:
+                raise SettingsError(f"model: {name}", "a gradient without hooks", "a hook")
         for name, module in model.named_modules():
+            if "forward" in vars(module):
+                got = "one of an object's own"
+                raise SettingsError(f"model layer {name!r}", "its class's forward()", got)
             if _mixes(module):
                 got = type(module).__name__
                 raise SettingsError(f"model layer {name!r}", "one that sees each row alone", got)
@@ -99,8 +105,8 @@ class Stacked:
         """Run one batch and look.
 
         Raises:
-            SettingsError: The targets are no classes, or dropout is used in a way that cannot be
-                keyed by client.
+            SettingsError: The targets are no classes, dropout is used in a way that cannot be keyed
+                by client, or what a row gives is not its own (`_check_rows`).
         """
         drops: list[Drop] = []
         hooks = [
@@ -121,8 +127,28 @@ class Stacked:
         trained = tuple(n for n, p in self._model.named_parameters() if p.grad is not None)
         self._model.zero_grad()
         self._replace(drops, len(inputs))
+        self._check_rows(inputs)
         own = tuple(drop._replace(shape=drop.shape[1:]) for drop in drops)
         return Traced(trained, own, saved.total / max(1, len(inputs)))
+
+    def _check_rows(self, inputs: torch.Tensor) -> None:
+        """See whether a row's outputs are its own: padding and neighbours must not change them.
+
+        Raises:
+            SettingsError: They depend on other rows or on chance, or the model keeps statistics.
+        """
+        count, row = len(inputs), inputs[:1]
+        before = {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
+        with torch.no_grad():
+            one = self._model(torch.cat([inputs, torch.zeros_like(row)]))[:count]
+            other = self._model(torch.cat([inputs.flip(0), row, row]))[:count].flip(0)
+        for name, tensor in self._model.state_dict().items():
+            if not torch.equal(tensor, before[name]):
+                raise SettingsError("model", "arrays that only training changes", f"{name} changed")
+        bound = torch.finfo(one.dtype).eps ** 0.5 * float(one.abs().max())
+        if not torch.allclose(one, other, rtol=0, atol=bound, equal_nan=True):
+            got = "ones that depend on other rows or on chance"
+            raise SettingsError("model", "outputs of each row alone", got)
 
     def mean_loss(
         self,

@@ -49,6 +49,8 @@ class Reader:
     """Whether other numbers become that dtype, as a numpy model makes them; torch refuses."""
     targets: int
     """Values of one example's target; 0 where it is a class."""
+    real: np.dtype[Any]
+    """Of the model, and of targets that are no classes."""
 
     def read(self, data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return inputs and targets as contiguous arrays, copied only where they must be.
@@ -75,7 +77,7 @@ class Reader:
         if self.targets:
             if y.size != len(y) * self.targets:
                 raise _refused(f"targets of {self.targets} values an example", y.shape)
-            return y.astype(self.inputs, copy=False)
+            return y.astype(self.real, copy=False)
         if y.ndim != 1 or y.dtype.kind not in "iu":
             raise _refused("targets of shape (examples,), integers", f"{y.shape} {y.dtype}")
         return y if y.dtype in (np.int64, np.int32) else y.astype(np.int64)

@@ -139,7 +139,7 @@ class NativeTier:
         targets = 0 if self.net.loss == "cross_entropy" else outputs
         numbers = isinstance(self.net.layers[0], Embedding)
         inputs = np.dtype(np.int64) if numbers else self.dtype
-        return Reader(self.net.shape, inputs, self.casts, targets)
+        return Reader(self.net.shape, inputs, self.casts, targets, self.dtype)
 
     def pool(self, optimizer: Optimizer, mu: float, names: tuple[str, ...]) -> Pool:
         """Return the threads that run an optimiser's kernels over models in this order of arrays.

@@ -55,6 +55,8 @@ def _leaves(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     """Yield the layers of a Sequential and of those inside it."""
     if any(getattr(module, kind) for kind in HOOKS):
         raise Unsupported(_where(name), "a layer without hooks", type(module).__name__)
+    if "forward" in vars(module):
+        raise Unsupported(_where(name), "its class's forward()", "one of an object's own")
     if not isinstance(module, nn.Sequential):
         yield name, module
     elif type(module).forward is not nn.Sequential.forward:
@@ -74,6 +76,8 @@ def _double(model: nn.Module) -> bool:
         kinds.add(parameter.dtype)
         if not parameter.requires_grad:
             raise Unsupported(f"model: {name}", "a parameter that is trained", "a frozen one")
+        if parameter._backward_hooks:
+            raise Unsupported(f"model: {name}", "a gradient without hooks", "a hook")
         if parameter.device.type != "cpu":
             raise Unsupported(f"model: {name}", "a parameter on the CPU", str(parameter.device))
         if (key := parameter.data_ptr()) in seen:
