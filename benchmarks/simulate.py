@@ -38,6 +38,8 @@ OWN = (
     "umbel/T0", "umbel/T1", "umbel/T2", "umbel/T3", "umbel/T3-task", "umbel/rows", "torch-loop",
 )  # fmt: skip
 PEERS = ("flower", "pfl")
+_KERNELS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+"""Variables that keep a library from the processor's own kernels."""
 LONGEST_S = 1800.0
 """How long one process may take."""
 _LINE = 300
@@ -140,6 +142,8 @@ class _Bench:
             **os.environ, **dict.fromkeys(THREADS, "1"), **_FLOWER,
             "PYTHONPATH": str(self._folder / "packages"), "UMBEL_HOME": str(self._folder / package),
         }  # fmt: skip
+        for name in _KERNELS:
+            environment.pop(name, None)
         try:
             done = subprocess.run(  # noqa: S603 - our own modules
                 command, env=environment, capture_output=True, text=True, timeout=LONGEST_S,
