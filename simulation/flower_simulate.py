@@ -26,6 +26,7 @@ from ..clients.child import boundary
 from ..host.places import umbel_home
 from ..protocol.errors import Refused, SettingsError, UmbelError
 from ..server.run_config import new_run_id
+from ..server.run_place import check_new, place
 from ..strategies.app import AppRef, load, read_components, read_tables
 from ..strategies.task import Site
 
@@ -125,7 +126,9 @@ def simulate_app(
     for key in options.config.keys() - declared.keys():
         known = ", ".join(sorted(declared)) or "nothing"
         raise SettingsError("run-config", f"a key that the app declares: {known}", key)
-    clients = options.clients or components.nodes or NODES
+    clients = components.nodes or NODES if options.clients is None else options.clients
+    if clients < 1:
+        raise SettingsError("clients", "1 or more", clients)
     fields = {"kind": "flower", "directory": str(directory.resolve())}
     source = Named({**fields, "component": components.client})
     workers = options.workers or len(os.sched_getaffinity(0))
@@ -167,8 +170,9 @@ def _simulated(  # noqa: PLR0913, PLR0917 - two callers, one way
         "tier-why": f"the app's own ClientApp, {workers} workers", "hand-over": "rows",
         "hand-over-why": "a Flower strategy gets every reply",
     }  # fmt: skip
-    home = asked.home or umbel_home()
-    history = History(asked.run or new_run_id(name), home, about, observe, begin)
+    home, run = asked.home or umbel_home(), asked.run or new_run_id(name)
+    check_new(place(home, run))
+    history = History(run, home, about, observe, begin)
     flower_run = secrets.randbits(62)
     with ExitStack() as stack:
         pool = stack.enter_context(Pool(source, min(workers, nodes)))

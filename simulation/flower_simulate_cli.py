@@ -73,8 +73,8 @@ def planned(directory: Path, asked: Options) -> FlowerOptions:
         if key in config and key not in declared:
             raise SettingsError(f"--{key}", NEEDS_TASK, config[key])
     workers = None if "workers" in declared else config.pop("workers", None)
-    if workers is not None and (type(workers) is not int or workers < 1):
-        raise SettingsError("--workers", "an integer of 1 or more", workers)
+    if workers is not None and (type(workers) is not int or workers < 0):
+        raise SettingsError("--workers", "an integer, 0 for one a core", workers)
     if "tier" not in declared and config.pop("tier", "T3") not in {"T3", "auto"}:
         raise SettingsError("--tier", f"T3 or auto, or {NEEDS_TASK}", "another")
     if asked.rounds is not None:
@@ -83,7 +83,7 @@ def planned(directory: Path, asked: Options) -> FlowerOptions:
             raise SettingsError("--rounds", f"an app that declares {' or '.join(ROUNDS)}", "none")
         config[named] = asked.rounds
     return FlowerOptions(
-        clients=asked.clients, seed=asked.seed or 0, workers=workers, config=config,
+        clients=asked.clients, seed=asked.seed or 0, workers=workers or None, config=config,
         run=asked.run, home=asked.home,
     )  # fmt: skip
 

@@ -185,9 +185,12 @@ def test_the_example_runs_unchanged_by_the_command(
     [
         (["-c", "lr=0.1"], "run-config: expected a key that the app declares: learning-rate,"),
         (["--in-process"], "--in-process: expected an app with a umbel Task"),
-        (["-c", "workers=0"], "--workers: expected an integer of 1 or more"),
+        (["-c", "workers=-1"], "--workers: expected an integer, 0 for one a core"),
         (["--tier", "T0"], "--tier: expected T3 or auto"),
         (["--hand-over", "sum"], "--hand-over: expected an app with a umbel Task"),
+        (["--clients", "0"], "clients: expected 1 or more, got 0"),
+        (["--clients", "-1"], "clients: expected 1 or more, got -1"),
+        (["--run", "../x"], "run id: expected letters, digits"),
     ],
 )
 def test_what_such_an_app_cannot_have_is_said(
