@@ -295,3 +295,18 @@ def test_a_received_model_without_a_finite_loss_costs_every_client(
     assert (report.verdicts == Verdict.FAILED).all()
     assert "not finite" in report.causes[0]
     assert not loop(task, work).report.counted.any()
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.int32])
+def test_classes_come_as_torch_takes_them(task: Ragged, native: NativeTier, dtype: Any) -> None:
+    """What passes here and is refused on a device would be found on the devices."""
+    typed = Ragged(perceptron, (20,), 5)
+    typed.pairs = [(x, y.astype(dtype)) for x, y in typed.pairs]
+    typed = tensors(typed)
+    native.task = typed
+    try:
+        found = native.reduce(work_of(typed)).report.verdicts
+    finally:
+        native.task = task
+    np.testing.assert_array_equal(found, loop(typed, work_of(typed)).report.verdicts)
+    assert set(found.tolist()) == {Verdict.FAILED if dtype is np.int32 else Verdict.COUNTED}

@@ -80,6 +80,8 @@ class Reader:
             return y.astype(self.real, copy=False)
         if y.ndim != 1 or y.dtype.kind not in "iu":
             raise _refused("targets of shape (examples,), integers", f"{y.shape} {y.dtype}")
+        if not self.casts and y.dtype not in (np.int64, np.uint8):  # as torch, so as a device
+            raise _refused("targets of dtype int64 or uint8", y.dtype)
         return y if y.dtype in (np.int64, np.int32) else y.astype(np.int64)
 
 
