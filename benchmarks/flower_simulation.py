@@ -96,7 +96,6 @@ def main_app(grid: Grid, _context: Context) -> None:
 def run(engine: str, name: str) -> None:
     """Run the app on an engine."""
     nodes, cores = WORKLOADS[name].clients, len(os.sched_getaffinity(0))
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     if engine == "T3":
         from ..simulation.flower_simulate import run_simulation as here  # noqa: PLC0415
 
@@ -114,6 +113,7 @@ def main(arguments: list[str]) -> None:
     """Run one engine as a script, whose app its workers find by the module's name."""
     engine, name, folder, rounds = arguments
     os.environ[ASKED] = json.dumps([name, folder, int(rounds)])
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     from . import flower_simulation as named  # noqa: PLC0415, PLW0406 - not `__main__`
 
     named.run(engine, name)

@@ -78,7 +78,7 @@ def test_a_child_that_dies_leaves_no_process_and_the_round_lives(tmp_path: Path)
         ("raise", "task failed: the task raised; its trace is above"),
         ("nan", "not finite: metric 'loss' is nan"),
         ("empty", "task failed: train_data(site) returned no examples"),
-        ("labels", "task failed: the task raised; its trace is above"),
+        ("labels", "task failed: labels: expected classes from 0 to 1, got '5 to 6'"),
         ("lengths", "task failed: task data: expected 32 targets, got 31"),
         ("pair", "task failed: the task raised; its trace is above"),
         ("huge", "undeclared metric: metric 'loss': expected"),
