@@ -205,13 +205,21 @@ def _pull(parameters: list[torch.nn.Parameter], received: list[torch.Tensor], mu
                 parameter.grad.add_(parameter - start, alpha=mu)
 
 
+def seed_all(number: int) -> None:
+    """Seed torch's generators on every device, those too that are first used afterwards.
+
+    Where there is only the CPU, `torch.manual_seed` would note a seed for other devices, slowly.
+    """
+    if torch.accelerator.is_available():
+        torch.manual_seed(number)
+    else:
+        torch.default_generator.manual_seed(number)
+
+
 @contextmanager
 def _seeded(bits: np.random.Philox) -> Iterator[None]:
     """Seed torch's generators from a stream, and restore them after."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(number := int(bits.random_raw()) >> 1)
-        # `torch.manual_seed` would note a seed for devices that nobody uses, slowly.
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.manual_seed_all(number)
+        seed_all(int(bits.random_raw()) >> 1)
         yield

@@ -33,11 +33,10 @@ def seed(site: Site, purpose: str) -> None:
     words = stream(site.seed, purpose, site.round, site.index).random_raw(3)
     random.seed(int(words[0]))
     np.random.seed(int(words[1]) & 0xFFFFFFFF)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.default_generator.manual_seed(int(words[2]) >> 1)
-        if torch.cuda.is_initialized():  # `torch.manual_seed` would note a seed for later, slowly
-            torch.cuda.manual_seed_all(int(words[2]) >> 1)
+    if sys.modules.get("torch") is not None:
+        from ...strategies.torch_task import seed_all  # noqa: PLC0415 - torch is there already
+
+        seed_all(int(words[2]) >> 1)
 
 
 def alone() -> None:
