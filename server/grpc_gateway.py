@@ -230,7 +230,7 @@ class Gateway:
             run, ctx = _asked(context, peer)
             with self._core.calls.of(peer.id.hex()) as over:
                 taking = self._take(requests, context, (peer, run, ctx), received)
-                await _first_of(taking, _ended(over))
+                await _until(over, taking)
         except Turned as error:
             await self._turn(context, error)
         return struct.pack("<Q", received[0])
@@ -258,7 +258,7 @@ class Gateway:
             peer = self._peer(context)
             asked = self._core.model(peer, request)
             with self._core.calls.of(peer.id.hex()) as over:
-                await _first_of(self._send(asked, context), _ended(over))
+                await _until(over, self._send(asked, context))
         except Turned as error:
             await self._turn(context, error)
 
@@ -281,7 +281,7 @@ class Gateway:
         try:
             peer = self._peer(context)
             with self._core.calls.of(peer.id.hex()) as over:
-                await _first_of(self._measuring.serve(requests, context, peer), _ended(over))
+                await _until(over, self._measuring.serve(requests, context, peer))
         except Turned as error:
             await self._turn(context, error)
 
@@ -317,8 +317,21 @@ def _asked(context: _Context, peer: Peer) -> tuple[str, bytes]:
     return run, ctx
 
 
-async def _ended(over: asyncio.Future[None]) -> None:
-    await over
+async def _until(over: asyncio.Future[None], part: Coroutine[Any, Any, object]) -> None:
+    """Run a part to its end, or until it is ended from outside: that cause is the one raised.
+
+    What ends a call from outside also ends its session, for which the part may fail first.
+    """
+    task = asyncio.ensure_future(part)
+    try:
+        await asyncio.wait((task, over), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    if over.done():
+        over.result()
+    with contextlib.suppress(asyncio.CancelledError):
+        task.result()
 
 
 async def _first_of(*parts: Coroutine[Any, Any, object]) -> None:

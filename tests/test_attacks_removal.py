@@ -115,9 +115,10 @@ def test_another_id_in_the_signing_certificate_does_not_help() -> None:
     asyncio.run(play())
 
 
-async def _stalled(first: list[bytes]) -> AsyncIterator[bytes]:
+async def _stalled(first: list[bytes], sent: asyncio.Event) -> AsyncIterator[bytes]:
     for part in first:
         yield part
+    sent.set()
     await asyncio.sleep(60)
 
 
@@ -131,8 +132,11 @@ def test_an_upload_that_stands_still_ends(sent: int) -> None:
             await app.expect(machine, y)
             async with Device(there, machine) as device:
                 await device.hello()
-                call = device.upload(_stalled(parts(y)[:sent]), CTX)
+                written = asyncio.Event()
+                call = device.upload(_stalled(parts(y)[:sent], written), CTX)
                 assert await offset(call) == 0
+                # grpc.aio says INTERNAL of its own where a call ends while it writes on it
+                await written.wait()
                 remove(there, machine)
                 assert await refused(call) == REMOVED
                 assert there.core.served[RUN].uploads == {}
