@@ -18,5 +18,6 @@ An app of one's own  new.py is `umbel new`, with templates/; keygen.py makes the
 Engine               engine/ trains cohorts by tiers, native/ is the fastest of them; data/ holds
                      the examples of many clients.
 Time                 fleet/ says what devices there are, clock/ who arrives when.
+Beforehand           capacity/ says what to expect of a run, fitting/ what runs showed of a fleet.
 Afterwards           pages/ is what a person looks at.
 """

@@ -60,7 +60,8 @@ PARTS = (
     "server",
     "server/core",
     "simulation",
-    *(f"simulation/{name}" for name in ("clock", "data", "engine", "fleet", "native", "pages")),
+    *(f"simulation/{name}" for name in ("capacity", "clock", "data", "engine", "fitting")),
+    *(f"simulation/{name}" for name in ("fleet", "native", "pages")),
     "benchmarks",
 )
 ABSENT = "absent"

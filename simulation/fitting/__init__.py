@@ -1,0 +1,1 @@
+"""What runs showed of a fleet: from ledgers to a fleet.toml, and what that changes in a plan."""
