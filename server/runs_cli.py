@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from . import run_check
+from . import run_check, signals_text
 from .array_file import write_arrays
 from .outcome import as_json, tests_of
 from .run_directory import RunDirectory, list_runs
+from .signals import signals as signals_of
 from ..host.answer_form import Form, Format
 from ..host.places import umbel_home
 from ..protocol.errors import StateError
@@ -114,6 +115,17 @@ def verify_(run: Run, form: Form = Format.TEXT) -> None:
     if found.wrong:
         more = f" (and {len(found.wrong) - 1} more)" if len(found.wrong) > 1 else ""
         raise StateError(f"run {run}", "a whole record and whole models", found.wrong[0] + more)
+
+
+@app.command(epilog="Example: umbel runs signals digits-1")
+def signals(run: Run, form: Form = Format.TEXT) -> None:
+    """Show what a run's record says of its quality: participation, gaps, durations, reasons."""
+    with RunDirectory.open(umbel_home(writes=False), run) as directory:
+        ledger = directory.ledger
+        ledger.verify()
+        found = signals_of(ledger.run(), ledger.rounds(), ledger.events())
+    told = signals_text.as_json(found)
+    typer.echo(json.dumps(told) if form is Format.JSON else signals_text.as_text(found))
 
 
 def _as_lines(found: run_check.Checked) -> str:

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from umbel.server.ledger import RunRecord
 from umbel.server.run_directory import RunDirectory
+from umbel.server.signals import ages, staleness
+from umbel.server.skew import counts, skew
 from umbel.simulation.clock.buffered import Buffered, Flow
 from umbel.simulation.engine.figures import of_clients, of_clock
 from umbel.simulation.engine.work import Report
 from umbel.simulation.fleet.profiles import ArrayFleet, Profiles
-from umbel.simulation.pages import figures, learning, participation, scale, staleness
+from umbel.simulation.pages import figures, learning, participation, scale
 from umbel.simulation.pages.figures import READS
 from umbel.tests.recorded_runs import begin, commit, entry, full, node
 
@@ -78,7 +80,7 @@ def test_what_became_of_the_clients_is_of_the_attempt_that_finished(home: Path) 
 
 def test_uses_leave_out_what_was_lost_and_count_those_never_used(home: Path) -> None:
     found = read(home, "r")
-    assert participation.counts(found).tolist() == [0, 2, 2, 3, 3]
+    assert counts(found.used, found.registered).tolist() == [0, 2, 2, 3, 3]
 
 
 def test_what_a_simulated_run_records_stands_above_what_events_say(tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ def test_ginis_coefficient_is_the_mean_difference_over_twice_the_mean(uses: list
     """The definition, by pairs: sum |a - b| / (2 n^2 mean)."""
     pairs = sum(abs(a - b) for a in uses for b in uses)
     expected = Fraction(pairs, 2 * len(uses) * sum(uses))
-    found = participation.skew(np.sort(np.array(uses, np.int64)))
+    found = skew(np.sort(np.array(uses, np.int64)))
     assert found.gini == pytest.approx(float(expected), abs=1e-12)
     assert (found.least, found.most, found.never) == (min(uses), max(uses), uses.count(0))
 
@@ -128,11 +130,11 @@ def test_a_test_by_the_clients_takes_time_of_the_round_whose_model_it_is() -> No
 
 def test_ages_are_counted_over_updates_and_not_over_rounds() -> None:
     """Ten updates: seven fresh, two of age 1, one of age 12; 90 % are at most 1 version old."""
-    assert staleness.figures_of({0: 7, 1: 2, 12: 1}) == (1.4, 1, 12)
-    assert staleness.figures_of({}) is None
+    assert staleness({0: 7, 1: 2, 12: 1}) == (1.4, 1, 12)
+    assert staleness({}) is None
     odd = {"staleness.3": 2.0, "staleness.x": 1.0, "staleness.4": math.nan, "staleness.": 1.0}
     (point,) = figures.Figures.made(RUN, [entry(1, metrics=odd)], []).points
-    assert staleness.ages(point) == {3: 2}
+    assert ages(point.metrics) == {3: 2}
 
 
 def test_who_was_refused_after_training_is_not_used() -> None:
@@ -161,13 +163,13 @@ def test_what_a_simulated_round_says_of_itself_is_what_a_page_reads() -> None:
     found = figures.Figures.made(RUN, made, [])
     for point, decision in zip(found.points, decisions, strict=True):
         assert point.virtual == decision.closed > 0
-        ages = np.bincount(decision.staleness)
-        assert staleness.ages(point) == {age: int(n) for age, n in enumerate(ages) if n}
+        old = np.bincount(decision.staleness)
+        assert ages(point.metrics) == {age: int(n) for age, n in enumerate(old) if n}
         for name in ("late", "lost", "offline", "crashed"):
             assert point.outcomes[name] == len(getattr(decision, name))
         assert point.outcomes["refused"] == 1
     assert sum(point.outcomes["late"] for point in found.points) > 0
-    assert max(max(staleness.ages(point)) for point in found.points) > 0
+    assert max(max(ages(point.metrics)) for point in found.points) > 0
     spread = READS["spread of accuracy"]
     assert found.family(spread) == [f"{spread}p{q}" for q in (10, 50, 90)]
     assert found.curve(f"{spread}p50")[0] == 0.5

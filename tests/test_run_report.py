@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from umbel.cli import main
 from umbel.server.ledger import OUTCOMES, Event, RoundRecord, RunRecord
-from umbel.simulation.pages.figures import GROUPS, READS, Figures
+from umbel.server.signals import GROUPS
+from umbel.simulation.pages.figures import READS, Figures
 from umbel.simulation.pages.markup import Markup, tag, text
 from umbel.simulation.pages.report import report
 from umbel.tests import simulated_runs

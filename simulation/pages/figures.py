@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...server import outcome
 from ...server.settings import COMPUTED_BY, FLOWER_RUN
+from ...server.signals import AGES, EVAL, GROUPS, finished, on_clients, registered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 
 READS = {
     "the server's test": outcome.TEST,
-    "on the clients' data": "eval.",
+    "on the clients' data": EVAL,
     "while training": "train.",
     "virtual time": "clock.closed",
     "work of the devices": "clock.work",
     "what became of clients": "clients.",
     "spread of accuracy": "clients.accuracy.",
     "spread of loss": "clients.loss.",
-    "staleness": "staleness.",
+    "staleness": AGES,
     "tier": "simulation.tier",
     "tier, why": "simulation.reason",
     "hand-over": "simulation.hand-over",
@@ -50,12 +51,6 @@ KINDS = {
     "loss": re.compile(r"(?:.*[._-])?loss"),
 }
 """What a metric measures, by the name that an app gave it: `accuracy`, `eval_acc`, `train_loss`."""
-GROUPS = {
-    **dict.fromkeys(("late",), "late"),
-    **dict.fromkeys(("lost", "expelled", "bad share"), "lost"),
-    **dict.fromkeys(("refused", "declined"), "refused"),
-}
-"""Kinds of events that say what became of a node in a round, and how a page calls it."""
 _WHOSE = {
     READS["the server's test"]: "server's test",
     READS["on the clients' data"]: "on the clients' data",
@@ -134,7 +129,7 @@ class Figures:
             records=records,
             events=events,
             used=_used(records),
-            on_clients=_on_clients(records),
+            on_clients=on_clients(records),
         )
 
     @property
@@ -151,11 +146,7 @@ class Figures:
     @property
     def registered(self) -> int | None:
         """How many clients the run has, if it says so."""
-        for path in ("clients", "started.settings.clients"):
-            found = self.recorded(path)
-            if type(found) is int and found >= len(self.used):
-                return found
-        return None
+        return registered(self.run, len(self.used))
 
     def recorded(self, path: str) -> Any:
         """Return what the run's record has under a key, tables joined by dots; None for nothing."""
@@ -250,38 +241,9 @@ def _lasted(record: RoundRecord) -> dict[str, float]:
 
 
 def _used(records: Iterable[RoundRecord]) -> Counter[str]:
-    rounds: dict[int, tuple[str, ...]] = {}
-    for record in records:
-        if record.phase == "train" and record.outcome == "finished":
-            rounds[record.round] = record.survivors
-        elif record.phase == "train" and record.outcome == "lost":
-            rounds.pop(record.round, None)
     found: Counter[str] = Counter()
-    for survivors in rounds.values():
-        found.update(survivors)
-    return found
-
-
-def _on_clients(records: Iterable[RoundRecord]) -> dict[int, dict[str, float]]:
-    """Return by round what clients found of its model.
-
-    In a training round they test the model that the round begins with: that of the round before
-    it which was not lost, or the initial one, 0.
-    """
-    found: dict[int, dict[str, float]] = {}
-    standing = [0]
-    for record in records:
-        if (record.phase, record.outcome) == ("train", "lost"):
-            standing = [0, *(number for number in standing if number not in {0, record.round})]
-        if record.outcome != "finished":
-            continue
-        means = {
-            n: v for n, v in record.metrics.items() if n.startswith(READS["on the clients' data"])
-        }
-        if means:
-            found[standing[-1]] = means
-        if record.phase == "train":
-            standing.append(record.round)
+    for record in finished(records):
+        found.update(record.survivors)
     return found
 
 

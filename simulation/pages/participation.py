@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +9,9 @@ import numpy as np
 from .bars import Bar, middles, stacks
 from .blocks import about, figure, missing, section, table
 from .plots import Axis, area
-from .scale import Scale, number
+from .scale import Scale
+from ...server.signals_text import words
+from ...server.skew import counts, skew
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,50 +21,6 @@ if TYPE_CHECKING:
 
 MOST = 40
 """Bars at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Skew:
-    """How unevenly the work was spread."""
-
-    clients: int
-    never: int
-    least: int
-    median: float
-    mean: float
-    most: int
-    busiest: float
-    """Share of all uses that the busiest tenth of the clients had."""
-    gini: float
-    """0: all as often; near 1: one client did everything."""
-
-
-def counts(figures: Figures) -> NDArray[np.int64]:
-    """Return how often each client was used, ascending; those never used too, if known."""
-    used = np.sort(np.fromiter(figures.used.values(), np.int64, len(figures.used)))
-    never = max(0, (figures.registered or 0) - used.size)
-    return np.concatenate([np.zeros(never, np.int64), used])
-
-
-def skew(ascending: NDArray[np.int64]) -> Skew:
-    """Return how uneven counts are, at least one of which is above 0.
-
-    Gini's coefficient of n ascending counts c_1..c_n with sum S:
-    sum_i (2 i - n - 1) c_i / (n S), 0 for equal counts and (n - 1) / n where one has all.
-    """
-    n, total = ascending.size, int(ascending.sum())
-    places = 2 * np.arange(1, n + 1, dtype=np.float64) - n - 1
-    tenth = max(1, n // 10)
-    return Skew(
-        clients=n,
-        never=int(np.count_nonzero(ascending == 0)),
-        least=int(ascending[0]),
-        median=float(np.median(ascending)),
-        mean=total / n,
-        most=int(ascending[-1]),
-        busiest=float(ascending[-tenth:].sum() / total),
-        gini=float(places @ ascending / (n * total)),
-    )
 
 
 def bins(ascending: NDArray[np.int64]) -> list[tuple[int, int, int]]:
@@ -82,11 +39,11 @@ def participation(figures: Figures) -> Markup:
     """Return the section about who took part."""
     if not figures.used:
         return section("Participation", missing("No round records who was in it."))
-    ascending = counts(figures)
+    ascending = counts(figures.used, figures.registered)
     found, columns = skew(ascending), bins(ascending)
-    words = about(_words(found))
+    said = words(found)
     if len(columns) == 1:
-        return section("Participation", words)
+        return section("Participation", about(said))
     bars = [Bar(start=a - 0.5, end=b + 0.5, parts={"clients": float(n)}) for a, b, n in columns]
     ends = Scale.linear([bars[0].start, bars[-1].end], whole=True, tight=True)
     x = Axis(name="rounds that a client was used in", scale=ends)
@@ -100,29 +57,15 @@ def participation(figures: Figures) -> Markup:
         x=x,
         y=y,
         content=stacks(bars, {"clients": 0}, x, y),
-        says=f"Histogram of uses. {_words(found)}",
+        says=f"Histogram of uses. {said}",
         at=middles(bars, x),
         rows="uses",
     )
     return section(
         "Participation",
-        words,
+        about(said),
         None if figures.registered else missing(unknown),
         figure("", picture, table("uses", ["rounds", "clients", "share of clients"], rows)),
-    )
-
-
-def _words(found: Skew) -> str:
-    if found.least == found.most:
-        who = "The one client" if found.clients == 1 else f"Each of the {found.clients:,} clients"
-        return f"{who} was used in {found.most:,} rounds."
-    took = found.clients - found.never
-    return (
-        f"{took:,} of {found.clients:,} clients took part. A client was used in "
-        f"{number(round(found.mean, 2))} rounds on average (median {number(found.median)}, "
-        f"least {found.least:,}, most {found.most:,}). The busiest tenth of them had "
-        f"{_percent(found.busiest)} of all uses; Gini coefficient {found.gini:.2f} (0: all alike, "
-        "near 1: a few did everything)."
     )
 
 

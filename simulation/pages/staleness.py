@@ -8,56 +8,27 @@ from typing import TYPE_CHECKING
 
 from .bars import Bar, middles, stacks
 from .blocks import about, figure, legend, section, table
-from .figures import READS
 from .learning import axis, chosen
 from .markup import Markup, tag
 from .participation import MOST
 from .plots import Axis, Curve, area, lines
 from .scale import Scale, number
+from ...server.signals import ages
+from ...server.signals import staleness as measured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .figures import Figures, Point
-
-_HIGH = 0.9
-
-
-def ages(point: Point) -> dict[int, int]:
-    """Return how many updates of a round were so many versions old, by age, ascending."""
-    beginning = READS["staleness"]
-    found = {
-        int(name.removeprefix(beginning)): int(count)
-        for name, count in point.metrics.items()
-        if name.startswith(beginning)
-        and name.removeprefix(beginning).isdecimal()
-        and math.isfinite(count)
-        and count > 0
-    }
-    return dict(sorted(found.items()))
-
-
-def figures_of(counts: Mapping[int, int]) -> tuple[float, int, int] | None:
-    """Return mean, 90th percentile (of counts, the smallest age that covers it) and most."""
-    whole = sum(counts.values())
-    if not whole:
-        return None
-    mean = sum(age * count for age, count in counts.items()) / whole
-    seen = 0
-    for age in sorted(counts):
-        seen += counts[age]
-        if seen >= _HIGH * whole:
-            return mean, age, max(counts)
-    return mean, max(counts), max(counts)
+    from .figures import Figures
 
 
 def staleness(figures: Figures) -> Markup | None:
     """Return the section about the ages of updates; None where no round records them."""
-    counts = [ages(point) for point in figures.points]
+    counts = [ages(point.metrics) for point in figures.points]
     every: Counter[int] = Counter()
     for found in counts:
         every.update(found)
-    told = figures_of(every)
+    told = measured(every)
     if told is None:
         return None
     words = (
@@ -100,7 +71,7 @@ def _histogram(every: Mapping[int, int]) -> Markup:
 
 
 def _over_rounds(figures: Figures, counts: list[dict[int, int]]) -> Markup:
-    told = [figures_of(found) for found in counts]
+    told = [measured(found) for found in counts]
     places = chosen(
         [[each and float(each[2]) for each in told], [each and each[0] for each in told]]
     )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from .bars import MOST, strip
 from .blocks import about, figure, section, table
 from .clients import COLOURS
-from .figures import GROUPS, PASSING
+from .figures import PASSING
 from .learning import axis
 from .plots import ranked
+from ...server.signals import GROUPS, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,19 +84,15 @@ def _colour(name: str) -> int:
 
 def _reasons(events: Sequence[Event]) -> list[Markup]:
     """Return why clients were not used, by code, and whom it happened to most."""
-    found: dict[tuple[str, str], list[Event]] = defaultdict(list)
-    clients: Counter[str] = Counter()
-    for event in events:
-        if event.node and (event.kind in GROUPS or event.kind == "left out"):
-            found[event.kind, event.code].append(event)
-            clients[event.node] += 1
+    found = reasons(events)
     if not found:
         return []
-    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))[:_REASONS]
-    rows = [
-        (kind, code, len(those), len({e.node for e in those}), those[0].round, those[-1].round)
-        for (kind, code), those in ordered
-    ]
+    clients = Counter(
+        event.node
+        for event in events
+        if event.node and (event.kind in GROUPS or event.kind == "left out")
+    )
+    rows = [(r.kind, r.code, r.times, r.clients, r.first, r.last) for r in found[:_REASONS]]
     heads = ["what", "reason", "times", "clients", "first round", "last round"]
     often = [(f"{node[:16]}", count) for node, count in clients.most_common(_CLIENTS)]
     return [

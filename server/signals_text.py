@@ -1,0 +1,94 @@
+"""The signals of a run for people and for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from .signals import SIGNALS
+
+if TYPE_CHECKING:
+    from .signals import Signals
+    from .skew import Skew
+
+_MOST = 20
+"""Reasons that are printed; all are in the JSON."""
+_COLUMNS = ("last", "p10", "p50", "p90", "rounds")
+_DIGITS = {"share": ".4f", "s": ".3f", "B": ",.0f", "": ".4g"}
+
+
+def as_json(found: Signals) -> dict[str, Any]:
+    """Return the signals as JSON can hold them."""
+    return {
+        "run": found.run.run,
+        "security": found.run.security,
+        "signals": {name: asdict(signal) for name, signal in SIGNALS.items()},
+        "summary": found.summary(),
+        "attempts": dict(found.attempts),
+        "retried": found.retried,
+        "skew": None if found.skew is None else asdict(found.skew),
+        "reasons": [asdict(reason) for reason in found.reasons],
+        "rounds": [
+            {"round": each.number, "asked": each.asked, "used": each.used, **each.values}
+            for each in found.rounds
+        ],
+    }
+
+
+def as_text(found: Signals) -> str:
+    """Return the signals as lines."""
+    lines = [
+        f"run {found.run.run}: {len(found.rounds):,} training rounds finished{_failed(found)}",
+        f"secure aggregation: {found.run.security}",
+    ]
+    lines += _table(found)
+    lines += [f"clients: {words(found.skew)}"] if found.skew is not None else []
+    for reason in found.reasons[:_MOST]:
+        where = f"rounds {reason.first} to {reason.last}"
+        who = f"{reason.clients:,} client{'s' * (reason.clients != 1)}"
+        lines.append(f"{reason.times:>6,} x {reason.kind} {reason.code}: {who}, {where}")
+    if more := len(found.reasons) - _MOST:
+        lines += [f"       and {more} reasons more: --format json"] if more > 0 else []
+    return "\n".join(lines)
+
+
+def words(found: Skew) -> str:
+    """Return in words how evenly clients were used."""
+    if found.least == found.most:
+        who = "The one client" if found.clients == 1 else f"Each of the {found.clients:,} clients"
+        return f"{who} was used in {found.most:,} rounds."
+    took = found.clients - found.never
+    return (
+        f"{took:,} of {found.clients:,} clients took part. A client was used in "
+        f"{found.mean:.4g} rounds on average (median {found.median:.4g}, "
+        f"least {found.least:,}, most {found.most:,}). The busiest tenth of them had "
+        f"{100 * found.busiest:.3g} % of all uses; Gini coefficient {found.gini:.2f} "
+        "(0: all alike, near 1: a few did everything)."
+    )
+
+
+def _failed(found: Signals) -> str:
+    gone = {name: n for name, n in found.attempts.items() if name != "finished"}
+    if not gone:
+        return ", each at the first attempt" if found.rounds else ""
+    said = ", ".join(f"{n} {name}" for name, n in gone.items())
+    share, tried = 100 * found.retried, sum(found.attempts.values())
+    return f"; {share:.3g} % of {tried:,} attempts did not ({said})"
+
+
+def _table(found: Signals) -> list[str]:
+    rows: list[tuple[str, ...]] = [("signal", *_COLUMNS, "what it is")]
+    for name, values in found.summary().items():
+        signal = SIGNALS[name]
+        form = _DIGITS[signal.unit]
+        shown = [format(values[column], form) for column in _COLUMNS[:-1]]
+        unit = f" ({signal.unit})" if signal.unit not in {"", "share"} else ""
+        rows.append((name + unit, *shown, f"{values['rounds']:,.0f}", signal.says))
+    if len(rows) == 1:
+        return ["no training round has finished: there is nothing to say yet"]
+    wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    lines = []
+    for name, *numbers, says in rows:
+        cells = (f"{cell:>{width}}" for cell, width in zip(numbers, wide[1:], strict=True))
+        lines.append("  ".join([f"{name:<{wide[0]}}", *cells, says]))
+    return lines
