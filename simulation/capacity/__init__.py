@@ -1,7 +1,11 @@
 """What to expect of a fleet before a run: formulas where they are exact, drawn numbers elsewhere.
 
-job.py is what a run asks of its fleet, sample.py a distribution that was drawn, plan_file.py the
-form in which a plan is kept. Nothing here knows
-the clock or the engine: a plan that was checked against its own simulator would prove nothing. The
-fleet's description is what they share.
+job.py is what a run asks of its fleet, sample.py a distribution that was drawn.
+
+plan_file.py is the form in which a plan is kept.
+
+odds.py has the binomial count in closed form, and with it when the k-th of n comes.
+
+Nothing here knows the clock or the engine: a plan that was checked against its own simulator would
+prove nothing. The fleet's description is what they share.
 """
