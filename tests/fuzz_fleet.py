@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from umbel.protocol.errors import SettingsError
 from umbel.simulation.fleet import toml
 from umbel.simulation.fleet.traces import Availability, capacity
@@ -29,10 +31,37 @@ hours = { normal = { mean = 8, deviation = 2 }, least = 1 }
 from = { uniform = [0, 24] }
 [cohorts.boxes]
 share = 0.2
+site = "south"
+spread = 0.3
+memory = { choice = [2e9, 4e9] }
+power = 3.5
+price = 0.02
+line-price = 5.0
 samples = 50
 speed = 0.001
 downlink = 1e8
 uplink = 1e7
+[sites.north]
+outage = 0.01
+correlation = 0.1
+[sites.south]
+correlation = 1
+[server]
+overhead = 0.03
+spread = 0.2
+memory = 16e9
+[prices]
+currency = "EUR"
+egress = 0.09
+[pools.a100]
+kind = "gpu"
+count = 4
+hourly = 2.5
+reserve = 0.1
+fold = 6e9
+[expect]
+refused = 0.001
+drop = 0.05
 """
 AVAILABLE = {
     "7": {"active": [12, 400], "inactive": [90, 700], "finish_time": 1000, "duration": 3},
@@ -47,7 +76,8 @@ def _file(name: str) -> Path:
 
 def _described() -> object:
     described = toml.read(_file("fleet.toml"))
-    described.fleet(described.clients if described.clients is not None else 5, 1)
+    fleet = described.fleet(described.clients if described.clients is not None else 5, 1)
+    fleet.fates(np.arange(fleet.clients), 1, 1e5)
     return described.seed
 
 

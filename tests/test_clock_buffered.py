@@ -18,6 +18,7 @@ from umbel.simulation.clock.picking import drawn
 from umbel.simulation.clock.staleness import weighting
 from umbel.simulation.fleet.called import CalledFleet, Profile
 from umbel.simulation.fleet.counter import mix
+from umbel.simulation.fleet.declared import Site
 from umbel.simulation.fleet.devices import Fate, Load
 from umbel.simulation.fleet.profiles import ArrayFleet, Behaviour, Profiles
 from umbel.tests.fleets import LOAD, reference, timed
@@ -131,7 +132,7 @@ def ended(fleet: ArrayFleet, flow: Flow, t: float, number: int, who: int) -> tup
     """Return how long a launch takes, and how it ends."""
     one = np.array([who])
     down, train, up = (float(a[0]) for a in fleet.times(one, number, flow.load))
-    kind, moment = (a[0] for a in fleet.fates(one, number))
+    kind, moment = (a[0] for a in fleet.fates(one, number, t))
     takes, how = down + train + up, "lost" if kind == Fate.LOST else "used"
     if kind == Fate.CRASHED:
         takes, how = float(moment) * (down + train), "crashed"
@@ -181,18 +182,21 @@ def slow(fleet: ArrayFleet, flow: Flow, rounds: int) -> list[Played]:
 @settings(max_examples=12, deadline=None)
 @given(
     st.sampled_from([3, 7, 20, 64, 80]), st.data(), st.integers(0, 2**32), st.floats(0, 0.4),
-    st.floats(0, 0.4), st.sampled_from([0.02, 0.6, np.inf]), st.booleans(),
+    st.floats(0, 0.4), st.sampled_from([0.02, 0.6, np.inf]), st.booleans(), st.booleans(),
 )  # fmt: skip
 def test_it_is_what_a_slow_simulation_plays(
     clients: int, data: st.DataObject, seed: int, dropout: float, crash: float, duty: float,
-    hurried: bool,
+    hurried: bool, hours: bool,
 ) -> None:  # fmt: skip
     rng = np.random.default_rng(seed)
     profiles = Profiles.of(
-        clients, samples=rng.integers(1, 50, clients), speed=rng.uniform(0.1, 2, clients),
+        clients, samples=rng.integers(1, 50, clients),
+        speed=rng.uniform(0.1, 2, clients) * (60 if hours else 1),
         downlink=rng.uniform(10, 100, clients), phase=rng.uniform(0, 86400, clients), duty=duty,
     )  # fmt: skip
-    fleet = ArrayFleet(profiles, seed, [Behaviour(dropout=dropout, crash=crash, jitter=0.3)])
+    usually = Behaviour(dropout=dropout, crash=crash, jitter=0.3, site="north")
+    sites = {"north": Site(outage=0.3, correlation=0.5)} if hours else {}
+    fleet = ArrayFleet(profiles, seed, [usually], sites=sites)
     load = Load(down=300, up=100)
     usual = float(np.quantile(sum(fleet.times(np.arange(clients), 0, load)), 0.8))
     flow = Flow(  # the buffer is small enough for those who are not too slow

@@ -151,12 +151,12 @@ def test_the_share_online_is_that_of_the_duties() -> None:
 
 def test_fates_have_their_probabilities_and_repeat() -> None:
     fleet = timed([1.0] * 20_000, dropout=0.1, crash=0.2)
-    kinds, moments = fleet.fates(np.arange(20_000), 4)
+    kinds, moments = fleet.fates(np.arange(20_000), 4, 0.0)
     assert np.mean(kinds == Fate.CRASHED) == pytest.approx(0.2, abs=4 * 0.0029)
     assert np.mean(kinds == Fate.LOST) == pytest.approx(0.1 * 0.8, abs=4 * 0.002)
     assert 0 <= moments.min() < moments.max() < 1
-    assert np.array_equal(fleet.fates(np.arange(20_000), 4).kinds, kinds)
-    assert not np.array_equal(fleet.fates(np.arange(20_000), 5).kinds, kinds)
+    assert np.array_equal(fleet.fates(np.arange(20_000), 4, 0.0).kinds, kinds)
+    assert not np.array_equal(fleet.fates(np.arange(20_000), 5, 0.0).kinds, kinds)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from umbel.protocol.errors import SettingsError
 from umbel.simulation.clock.synchronous import Synchronous, Terms
+from umbel.simulation.fleet.declared import Expect, Pool, Prices, Server, Site
 from umbel.simulation.fleet.devices import Load
 from umbel.simulation.fleet.toml import read
 from umbel.tests.test_docs import blocks
@@ -139,6 +140,14 @@ def test_recorded_devices(tmp_path: Path) -> None:
         ("bandwidth = 10", "", r"cohorts\.a\.bandwidth: expected a number, 1 to 1e\+15 bytes/s"),
         ("bandwidth = 10", "uplink = 3", r"cohorts\.a\.downlink: expected a number"),
         ("downlink = 100", "bandwidth = 3", r"b\.bandwidth: expected nothing beside downlink and"),
+        (
+            "speed = 3",
+            "speed = 3\njitter = 0.1\nspread = 0.1",
+            r"b\.jitter: expected nothing beside spread",
+        ),
+        ("speed = 3", "speed = 3\nspread = 11", r"cohorts\.b\.spread: expected 0 to 10"),
+        ("speed = 3", "speed = 3\nmemory = 0", r"b\.memory: expected 1 to 1e\+18 bytes"),
+        ("speed = 3", "speed = 3\nline-price = -1", r"b\.line-price: expected 0 to 1e\+09"),
         ("speed = 3", "speed = 3\ndropout = 1.5", r"cohorts\.b\.dropout: expected 0 to 1"),
         ("speed = 3", 'speed = 3\nonline = "often"', r'online: expected a table, or "always"'),
         ("speed = 3", "speed = 3\nonline = {from = 3}", r"online\.hours: expected a number"),
@@ -149,7 +158,7 @@ def test_recorded_devices(tmp_path: Path) -> None:
             r"no\.json: expected a trace",
         ),
         ("speed = 3", "speed = 3\nsite = 3", r"cohorts\.b\.site: expected a name"),
-        ("[cohorts.a]", "[prices]\nx = 1\n[cohorts.a]", r"fleet\.prices: expected one of the keys"),
+        ("[cohorts.a]", "[plan]\nx = 1\n[cohorts.a]", r"fleet\.plan: expected one of the keys"),
         ("[cohorts.a]", "seed = -1\n[cohorts.a]", r"seed: expected an integer, 0 or more, got -1"),
         ("[cohorts.a]", '[cohorts."a b"]', r"cohorts\.a b: expected a name of letters"),
         ("speed = 3", 'capacity = "x.json"', r"b\.downlink: expected nothing beside capacity"),
@@ -160,6 +169,63 @@ def test_what_may_not_be_written(tmp_path: Path, old: str, new: str, said: str) 
     with pytest.raises(SettingsError, match=said) as caught:
         read(written(tmp_path, SMALL.replace(old, new)))
     assert "fleet.toml" in str(caught.value) or "no.json" in str(caught.value)
+
+
+def test_the_page_s_tables_beside_cohorts(tmp_path: Path) -> None:
+    example = next(b for b in blocks(PAGE.read_text("utf-8"), "toml") if "[sites." in b)
+    described = read(written(tmp_path, example))
+    (boxes,) = described.cohorts
+    assert (boxes.behaviour.spread, boxes.power, boxes.price, boxes.line_price) == (
+        0.3,
+        3.5,
+        0.02,
+        5,
+    )
+    assert boxes.memory is not None
+    assert boxes.memory.ends() == (4e9,)
+    assert described.sites == {"north": Site(outage=0.01, correlation=0.1)}
+    assert described.server == Server(overhead=0.03, spread=0.2, memory=16e9)
+    assert described.prices == Prices(currency="USD", egress=0.09, energy=0.3)
+    a100 = Pool(kind="gpu", count=4, hourly=2.5, reserve=0.1, fold=6e9)
+    assert described.pools == {"a100": a100}
+    assert described.expect == Expect(refused=0.001, drop=0.05)
+    fleet = described.fleet(2000, 1)
+    assert (fleet.cohorts, fleet.sites) == (("boxes",), ("north",))
+    lost = [np.mean(fleet.fates(np.arange(2000), 1, 3600.0 * h).kinds == 1) for h in range(200)]
+    assert np.std(lost) > 0.03  # independent ones: 0.004
+
+
+def test_what_is_left_out_is_nothing(tmp_path: Path) -> None:
+    described = read(written(tmp_path, SMALL))
+    assert (described.sites, described.pools) == ({}, {})
+    assert (described.server, described.prices) == (Server(), Prices())
+    assert [(c.memory, c.power, c.price) for c in described.cohorts] == [(None, 0, 0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[sites.south]\noutage = 1", r"sites\.south: expected a site that a cohort names"),
+        ("[sites.north]\noutage = 2", r"sites\.north\.outage: expected 0 to 1, got 2"),
+        ("[sites.north]\noutages = 1", r"sites\.north\.outages: expected one of the keys"),
+        ("[sites.north]\ncorrelation = 1e-7", r"correlation: expected 0, or 1e-06 to 1, got 1e-07"),
+        ("sites = 3", r"sites: expected at most 1000 tables \[sites\.NAME\], got 3"),
+        ("[sites]\nnorth = 3", r"sites\.north: expected a table, got 3"),
+        ("[server]\nmemory = 0", r"server\.memory: expected 1 to 1e\+18 bytes"),
+        ("server = 1", r"server: expected a table"),
+        ("[server]\noverhead = nan", r"server\.overhead: expected 0 to 1e\+06 seconds, got nan"),
+        ('[prices]\ncurrency = "$"', r"prices\.currency: expected 1 to 8 letters"),
+        ("[prices]\negress = -1", r"prices\.egress: expected 0 to 1e\+09, got -1"),
+        ('[pools.x]\nkind = "tpu"\ncount = 1', r"pools\.x\.kind: expected gpu or core, got 'tpu'"),
+        ('[pools.x]\nkind = "gpu"', r"pools\.x\.count: expected an integer, 1 to"),
+        ('[pools."x y"]\nkind = "gpu"', r"pools\.x y: expected a name of letters"),
+        ("[expect]\nrefused = 2", r"expect\.refused: expected 0 to 1"),
+    ],
+)
+def test_what_may_not_stand_beside_cohorts(tmp_path: Path, text: str, said: str) -> None:
+    north = SMALL.replace("speed = 3", 'speed = 3\nsite = "north"')
+    with pytest.raises(SettingsError, match=said):
+        read(written(tmp_path, f"{text}\n{north}"))
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

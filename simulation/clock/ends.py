@@ -52,7 +52,7 @@ def ends(fleet: Fleet, ids: Ids, word: int, opened: float, load: Load) -> tuple[
         load: What is asked of them.
     """
     times = fleet.times(ids, word, load)
-    outcomes, seconds = alone(times, fleet.fates(ids, word))
+    outcomes, seconds = alone(times, fleet.fates(ids, word, opened))
     left = fleet.windows(ids, opened, word)[1] - opened
     gone = seconds > left
     outcomes[gone] = Outcome.OFFLINE

@@ -2,7 +2,8 @@
 
 Which clients a launch would ask, and how long each would take, follows from its number alone; only
 whether one is free and online depends on the time. So the numbers are drawn for a block of launches
-at once, and a launch itself is a look at a list. The client of a launch is that of
+at once, and a launch itself is a look at a list. A launch of a later hour than its block's looks
+anew at what becomes of its client, as that may be another. The client of a launch is that of
 `drawn(1, clients, seed, 10^6 + launch, free and online)`: the block is only faster. Where more
 than half of all clients are busy, it is drawn in the same way from a list of the others; where the
 draw finds nobody, scarce.py takes over until enough are at work.
@@ -19,6 +20,7 @@ from .decision import Outcome
 from .ends import alone
 from .picking import CHUNK, candidates, drawn
 from .scarce import Scarce
+from ..fleet.sites import HOUR
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,6 +97,8 @@ class Launches:
         self._scarce: Scarce | None = None
         self._first = -1
         """The block's first launch."""
+        self._hour = -1.0
+        """In which it was looked at: what becomes of a client depends on that."""
         self._clients: list[list[int]] = []
         self._outcomes: list[list[int]] = []
         self._seconds: list[list[float]] = []
@@ -134,6 +138,9 @@ class Launches:
         row = number % _BLOCK
         for place, client in enumerate(self._clients[row]):
             if client not in busy and self._online(row, place, number, time):
+                if time // HOUR != self._hour:
+                    until = self._until[row][place]
+                    return self._asked(np.array([client]), number, time, until)
                 outcome, seconds = self._outcomes[row][place], self._seconds[row][place]
                 return _ended(client, outcome, seconds, time, self._until[row][place])
         return None
@@ -153,9 +160,9 @@ class Launches:
         ids = candidates(self._fleet.clients, self._seed, draws, np.arange(self._ahead))
         flat, words = ids.reshape(-1), np.repeat(numbers, self._ahead)
         times = self._fleet.times(flat, words, self._load)
-        ended = alone(times, self._fleet.fates(flat, words))
+        ended = alone(times, self._fleet.fates(flat, words, time))
         since, until = self._fleet.windows(flat, time, words)
-        self._first = first
+        self._first, self._hour = first, time // HOUR
         self._clients, self._outcomes = _table(ids, ids), _table(ended.outcomes, ids)
         self._seconds, self._since, self._until = (
             _table(array, ids) for array in (ended.seconds, since, until)
@@ -203,7 +210,7 @@ class Launches:
     def _asked(self, ids: Ids, number: int, time: float, until: float) -> Launched:
         """Return how the launch of one client ends that is online until some time."""
         times = self._fleet.times(ids, number, self._load)
-        outcomes, seconds = alone(times, self._fleet.fates(ids, number))
+        outcomes, seconds = alone(times, self._fleet.fates(ids, number, time))
         return _ended(int(ids[0]), int(outcomes[0]), float(seconds[0]), time, until)
 
 

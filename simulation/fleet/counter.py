@@ -49,6 +49,8 @@ class Purpose(IntEnum):
     """At which share of its work: client, round."""
     KIND = 7
     """Which of the fleet's cohorts it belongs to: client."""
+    SPREAD = 8
+    """How much slower or faster than usual it is, without bounds: client, round."""
     SAMPLES = 10
     """From here on what a client is."""
     SPEED = 11
@@ -57,6 +59,11 @@ class Purpose(IntEnum):
     PHASE = 14
     DUTY = 15
     UPLINK = 16
+    OUTAGE = 17
+    """Whether a site is cut off: site, hour."""
+    HOUR = 18
+    """How much is lost at a site: site, hour."""
+    MEMORY = 19
     ANGLE = 20
     """Added to a purpose for the second number of a normal draw; that of a speed is its own."""
 

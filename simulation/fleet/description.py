@@ -6,22 +6,24 @@ client more changes nothing of the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .counter import Purpose
+from .declared import Expect, Prices, Server
 from .profiles import DAY, LONGEST, ArrayFleet, Members, Profiles
 from ...protocol.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from .declared import Pool, Site
     from .distributions import Distribution, Numbers, Reals
     from .profiles import Behaviour
 
@@ -47,6 +49,14 @@ class Cohort:
     """None: always online, or as its trace says."""
     begins: Distribution
     behaviour: Behaviour
+    memory: Distribution | None = None
+    """Bytes that a training process may use; None: not said."""
+    power: float = 0.0
+    """Watts while a device is at work, beyond those of idling."""
+    price: float = 0.0
+    """Money for a device's hour at work."""
+    line_price: float = 0.0
+    """Money for 1e9 bytes over its line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +68,12 @@ class Description:
     cohorts: tuple[Cohort, ...]
     digest: str
     """SHA-256, hex, over the files that it was read from."""
+    sites: Mapping[str, Site] = field(default_factory=dict)
+    """Those that something happens to, by the names that cohorts have for them."""
+    server: Server = field(default_factory=Server)
+    prices: Prices = field(default_factory=Prices)
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    expect: Expect = field(default_factory=Expect)
 
     @property
     def clients(self) -> int | None:
@@ -82,7 +98,8 @@ class Description:
         used = seed if self.seed is None else self.seed
         members = self._members(used)
         behaviours = [cohort.behaviour for cohort in self.cohorts]
-        return ArrayFleet(_drawn(self.cohorts, members, clients, used), used, behaviours, members)
+        drawn = _drawn(self.cohorts, members, clients, used)
+        return ArrayFleet(drawn, used, behaviours, members, self.sites)
 
     def _members(self, seed: int) -> Members:
         """Number the clients: by shares as they stand, by counts beginning anew in each cohort."""

@@ -4,6 +4,8 @@ Everything is a function of the device, the round and the time; nothing is remem
 a clock that share a fleet see the same devices, and a run that goes on sees what it saw before.
 
     time of one client = down / downlink + epochs * samples * speed * jitter + up / uplink
+
+Whether something arrives may depend on the hour as well, as a site may be cut off.
 """
 
 from __future__ import annotations
@@ -81,5 +83,12 @@ class Fleet(Protocol):
         never comes again has infinity for both.
         """
 
-    def fates(self, ids: Ids, round_: int | Ids) -> Fates:
-        """Return what becomes of their work."""
+    def fates(self, ids: Ids, round_: int | Ids, at: float | Reals) -> Fates:
+        """Return what becomes of their work.
+
+        Args:
+            ids: Who.
+            round_: As for `times`.
+            at: When they are asked, or for each client when it is, in virtual seconds. Only the
+                hour counts, floor(at / 3600): a clock looks at a client once an hour.
+        """

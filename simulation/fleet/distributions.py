@@ -25,6 +25,8 @@ from .counter import Purpose, uniform
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .counter import Word
+
     Reals = NDArray[np.float64]
     Numbers = NDArray[np.uint64]
 
@@ -99,7 +101,7 @@ class LogNormal:
 
     def draw(self, seed: int, purpose: Purpose, numbers: Numbers) -> Reals:
         """Return it; see `Distribution`."""
-        return self.median * np.exp(self.sigma * _normal(seed, purpose, numbers))
+        return self.median * np.exp(self.sigma * normal(seed, purpose, numbers))
 
     def ends(self) -> tuple[float, ...]:
         """Return the median: what lies far from it is clipped."""
@@ -115,7 +117,7 @@ class Normal:
 
     def draw(self, seed: int, purpose: Purpose, numbers: Numbers) -> Reals:
         """Return it; see `Distribution`."""
-        return self.mean + self.deviation * _normal(seed, purpose, numbers)
+        return self.mean + self.deviation * normal(seed, purpose, numbers)
 
     def ends(self) -> tuple[float, ...]:
         """Return the mean."""
@@ -177,9 +179,10 @@ def place_of(numbers: Numbers) -> NDArray[np.int64]:
     return (numbers & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
-def _normal(seed: int, purpose: Purpose, numbers: Numbers) -> Reals:
-    radius = np.sqrt(-2 * np.log(uniform(seed, purpose, numbers) + _TINY))
+def normal(seed: int, purpose: Purpose, numbers: Numbers, *words: Word) -> Reals:
+    """Return standard normal numbers, each device's and each further word's own."""
+    radius = np.sqrt(-2 * np.log(uniform(seed, purpose, numbers, *words) + _TINY))
     beside = purpose == Purpose.SPEED
     angle = Purpose.SPEED_ANGLE if beside else purpose + Purpose.ANGLE
-    normal: Reals = radius * np.cos(2 * math.pi * uniform(seed, angle, numbers))
-    return normal
+    z: Reals = radius * np.cos(2 * math.pi * uniform(seed, angle, numbers, *words))
+    return z

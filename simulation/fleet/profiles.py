@@ -21,14 +21,16 @@ import numpy as np
 
 from .counter import Purpose, uniform
 from .devices import Fate, Fates, Times
-from .distributions import place_of
+from .distributions import normal, place_of
+from .sites import Losses
 from ...protocol.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from .declared import Site
     from .devices import Ids, Load, Reals
     from .traces import Availability
 
@@ -87,12 +89,17 @@ class Behaviour:
 
     jitter: float = 0.0
     """Training takes 1 - jitter to 1 + jitter times as long, differently in each round."""
+    spread: float = 0.0
+    """Training takes exp(spread z) times as long, z normal, differently in each round."""
     dropout: float = 0.0
     """Probability that an update is lost on the way."""
     crash: float = 0.0
     """Probability that a client breaks off while it works."""
     trace: Availability | None = None
     """When its clients are online, in place of phase and duty."""
+    name: str = ""
+    site: str = ""
+    """Where they are; empty: nowhere in particular."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,6 +141,7 @@ class ArrayFleet:
         seed: int = 0,
         behaviours: Sequence[Behaviour] = (Behaviour(),),
         members: Members | None = None,
+        sites: Mapping[str, Site] | None = None,
     ) -> None:
         """Take the arrays.
 
@@ -142,24 +150,34 @@ class ArrayFleet:
             seed: Of what they do.
             behaviours: One for each cohort.
             members: Which cohort a client belongs to; None: there is one.
+            sites: Those that something happens to, by name.
         """
         self.profiles, self.seed = profiles, seed
         self.clients = len(profiles.samples)
         self._members = members or Members()
-        self._jitter, self._dropout, self._crash = (
+        self._jitter, self._spread, self._crash = (
             np.array([getattr(b, name) for b in behaviours])
-            for name in ("jitter", "dropout", "crash")
+            for name in ("jitter", "spread", "crash")
         )
+        self._losses = Losses(seed, sites or {}, [(b.site, b.dropout) for b in behaviours])
+        self.cohorts = tuple(b.name for b in behaviours)
+        """Names of the cohorts, in the order of their numbers."""
+        self.sites = tuple(dict.fromkeys(b.site for b in behaviours))
+        """Names of the sites, in the order in which cohorts name them; empty for none."""
+        self._sites = np.array([self.sites.index(b.site) for b in behaviours], np.int64)
         self._traces = [(i, b.trace) for i, b in enumerate(behaviours) if b.trace is not None]
 
     def times(self, ids: Ids, round_: int | Ids, load: Load) -> Times:
         """Return seconds to get the model, to train and to send; see `Fleet`."""
         cohorts = self._members.cohorts(ids)
         train = load.epochs * self.profiles.samples[ids] * self.profiles.speed[ids].astype(float)
-        jitter = self._jitter[cohorts]
+        jitter, spread = self._jitter[cohorts], self._spread[cohorts]
         if np.any(jitter):
             numbers = self._members.numbers(ids, cohorts)
             train *= 1 - jitter + 2 * jitter * uniform(self.seed, Purpose.JITTER, numbers, round_)
+        if np.any(spread):
+            numbers = self._members.numbers(ids, cohorts)
+            train *= np.exp(spread * normal(self.seed, Purpose.SPREAD, numbers, round_))
         down = load.down / self.profiles.downlink[ids].astype(float)
         return Times(down, train, load.up / self.profiles.uplink[ids].astype(float))
 
@@ -175,12 +193,12 @@ class ArrayFleet:
                 begin[here], end[here] = trace.windows(place_of(numbers[here]), time)
         return begin, end
 
-    def fates(self, ids: Ids, round_: int | Ids) -> Fates:
+    def fates(self, ids: Ids, round_: int | Ids, at: float | Reals) -> Fates:
         """Return what becomes of their work; see `Fleet`."""
         cohorts = self._members.cohorts(ids)
         numbers = self._members.numbers(ids, cohorts)
         kinds, moments = np.zeros(len(ids), np.uint8), np.ones(len(ids))
-        dropout, crash = self._dropout[cohorts], self._crash[cohorts]
+        dropout, crash = self._losses.of(at, cohorts), self._crash[cohorts]
         if np.any(dropout):
             lost = uniform(self.seed, Purpose.LOST, numbers, round_) < dropout
             kinds[lost] = Fate.LOST
@@ -189,6 +207,14 @@ class ArrayFleet:
             kinds[crashed] = Fate.CRASHED
             moments = uniform(self.seed, Purpose.MOMENT, numbers, round_)
         return Fates(kinds, moments)
+
+    def cohort_of(self, ids: Ids) -> NDArray[np.int64]:
+        """Return each client's cohort, its place in `cohorts`."""
+        return self._members.cohorts(ids)
+
+    def site_of(self, ids: Ids) -> NDArray[np.int64]:
+        """Return each client's site, its place in `sites`."""
+        return self._sites[self._members.cohorts(ids)]
 
 
 def _daily(

@@ -10,8 +10,13 @@
     bandwidth = 1e6                     bytes/s in both directions; or downlink and uplink
     capacity = "capacity.json"          in place of speed and bandwidth: recorded (traces.py)
     jitter = 0.1                        training takes 0.9 to 1.1 times as long, anew each round
+    spread = 0.3                        in place of jitter: exp(0.3 z) times as long, z normal
     dropout = 0.02                      probability that an update is lost on the way
     crash = 0.01                        probability of breaking off
+    memory = 4e9                        bytes that a training process may use; a quantity
+    power = 3.5                         watts while at work, beyond those of idling
+    price = 0.02                        money for a device's hour at work
+    line-price = 5.0                    money for 1e9 bytes over its line
 
     [cohorts.NAME.online]               left out: always
     hours = 8                           a day, at most 19.2
@@ -19,16 +24,16 @@
                                         comes within the next 4.8 hours, each day anew
     trace = "online.json"               in place of both: recorded
 
-Files are looked for beside fleet.toml. Whoever reads the same file for another purpose adds tables
-of its own; an unknown key is an error.
+Files are looked for beside fleet.toml. declared.py has the tables beside the cohorts. An unknown
+key is an error.
 """
 
 from __future__ import annotations
 
-import re
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from .declared import MEMORY, MONEY, NAME, SPREAD, TABLES, Declared
 from .description import Cohort, Description
 from .distributions import Constant, Recorded
 from .profiles import DAY, LONGEST, Behaviour
@@ -48,17 +53,28 @@ _LIMIT = 1 << 20
 _MOST_COHORTS = 1000
 _MOST = 1 << 31
 """Clients."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _KEYS = {
     *("count", "share", "site", "samples", "speed", "bandwidth", "downlink", "uplink", "capacity"),
-    *("jitter", "dropout", "crash", "online"),
+    *("jitter", "spread", "dropout", "crash", "online"),
+    *("memory", "power", "price", "line-price"),
 }
 _SAMPLES = Range(1, 2**31 - 1, "samples")
 _SPEED = Range(0, 1e6, "seconds a sample")
 _RATE = Range(1, 1e15, "bytes/s")
 _PROBABILITY = Range(0, 1, "")
+_WATTS = Range(0, 1e6, "watts")
 _HOURS = Range(0.01, LONGEST * DAY / 3600, "hours a day")
 _CLOCK = Range(0, 24, "hours")
+_NUMBERS = {
+    "jitter": _PROBABILITY,
+    "spread": SPREAD,
+    "dropout": _PROBABILITY,
+    "crash": _PROBABILITY,
+    "power": _WATTS,
+    "price": MONEY,
+    "line-price": MONEY,
+}
+"""Of a cohort: what is one number for all its devices, 0 where it is left out."""
 _SHARE = Range(1e-9, 1e9, "")
 
 
@@ -74,7 +90,7 @@ def read(path: Path) -> Description:
     except (OSError, ValueError) as error:
         move = "docs/simulation.md has one"
         raise SettingsError(str(path), "the description of a fleet", why(error), move) from error
-    check_keys(table, {"seed", "cohorts"}, f"{path}: fleet")
+    check_keys(table, {"seed", "cohorts"} | TABLES, f"{path}: fleet")
     seed = table.get("seed")
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
         raise SettingsError(f"{path}: seed", "an integer, 0 or more", seed)
@@ -84,7 +100,18 @@ def read(path: Path) -> Description:
         raise SettingsError(f"{path}: cohorts", expected, cohorts)
     made = [_cohort(path, name, value) for name, value in cohorts.items()]
     _check_sizes(path, made)
-    return Description(path=path, seed=seed, cohorts=tuple(made), digest=_digest(text, made))
+    beside = Declared.read(table, str(path), {cohort.site for cohort in made})
+    return Description(
+        path=path,
+        seed=seed,
+        cohorts=tuple(made),
+        digest=_digest(text, made),
+        sites=beside.sites,
+        server=beside.server,
+        prices=beside.prices,
+        pools=beside.pools,
+        expect=beside.expect,
+    )
 
 
 def _digest(text: str, cohorts: Sequence[Cohort]) -> str:
@@ -102,25 +129,32 @@ def _digest(text: str, cohorts: Sequence[Cohort]) -> str:
 
 def _cohort(path: Path, name: str, table: object) -> Cohort:
     where = f"{path}: cohorts.{name}"
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise SettingsError(where, "a name of letters, digits, - and _", name)
     if not isinstance(table, dict):
         raise SettingsError(where, "a table", table)
     check_keys(table, _KEYS, where)
     hours, begins, trace = _online(path, table.get("online", "always"), f"{where}.online")
+    if "spread" in table:
+        _exclude(table, "spread", ("jitter",), where)
+    site = _text(table.get("site", ""), f"{where}.site")
+    numbers = {
+        key: number(table.get(key, 0.0), f"{where}.{key}", bounds)
+        for key, bounds in _NUMBERS.items()
+    }
     behaviour = Behaviour(
-        **{
-            key: number(table.get(key, 0.0), f"{where}.{key}", _PROBABILITY)
-            for key in ("jitter", "dropout", "crash")
-        },
+        **{key: numbers[key] for key in ("jitter", "spread", "dropout", "crash")},
         trace=trace,
+        name=name,
+        site=site,
     )
     speed, down, up = _rates(path, table, where)
+    memory = table.get("memory")
     return Cohort(
         name=name,
         count=_count(table, where),
         share=number(table["share"], f"{where}.share", _SHARE) if "share" in table else None,
-        site=_text(table.get("site", ""), f"{where}.site"),
+        site=site,
         samples=distribution(table.get("samples"), f"{where}.samples", _SAMPLES),
         speed=speed,
         downlink=down,
@@ -128,6 +162,10 @@ def _cohort(path: Path, name: str, table: object) -> Cohort:
         hours=hours,
         begins=begins,
         behaviour=behaviour,
+        memory=None if memory is None else distribution(memory, f"{where}.memory", MEMORY),
+        power=numbers["power"],
+        price=numbers["price"],
+        line_price=numbers["line-price"],
     )
 
 
@@ -179,7 +217,7 @@ def _count(table: dict[str, object], where: str) -> int | None:
 
 
 def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or (value and not _NAME.fullmatch(value)):
+    if not isinstance(value, str) or (value and not NAME.fullmatch(value)):
         raise SettingsError(where, "a name of letters, digits, - and _", value)
     return value
 
