@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -33,9 +32,10 @@ from umbel.server.write_behind import WriteBehind
 from umbel.simulation.dev_federation import Client, DevFederation, prepare, write_devices
 from umbel.strategies.task import Site
 from umbel.tests.gateway import Numbers
+from umbel.tests.quick_core import core_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from umbel.server.ledger import RoundRecord
@@ -64,10 +64,16 @@ def addressed(federation: DevFederation, gateway: str, *, secure: bool = True) -
 
 @contextmanager
 def core(
-    federation: DevFederation, log: TextIO | None = None, flags: Sequence[str] = ()
+    federation: DevFederation,
+    log: TextIO | None = None,
+    flags: Sequence[str] = (),
+    times: Mapping[str, float] | None = None,
 ) -> Iterator[int]:
-    """Run `umbel core up`, its output in an open file, and give its port."""
-    command = [sys.executable, "-m", "umbel", "core", "up", "--federation", str(federation.folder)]
+    """Run `umbel core up`, its output in an open file, and give its port.
+
+    `times`, where given, are those of quick_core.py.
+    """
+    command = core_up(federation.folder, times)
     process = subprocess.Popen([*command, *flags], process_group=0, stdout=log, stderr=log)
     try:
         file = federation.folder / "core.json"

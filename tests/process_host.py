@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from umbel.clients import grpc_session, grpc_transfer
+from umbel.clients import grpc_line, grpc_session, grpc_transfer
 from umbel.clients.device_files import DeviceFiles
 from umbel.clients.grpc_session import GatewaySession, Invitation
 from umbel.clients.journal import FileJournal
@@ -120,7 +120,8 @@ class Host:
             index: Its number in the table.
             how: `at`, `round` and `signal`: when it signals itself, and what; `gateway`: another
                 address to dial; `away`: seconds without a gateway; `shape`: of the array `w`;
-                `weight` and `scale`: other numbers than the table's.
+                `weight` and `scale`: other numbers than the table's; `share`: of the times after
+                which it says or asks something.
         """
         return self.start("device", directory=str(directory), run=run, ticket=ticket.hex(),
                            index=index, **how)  # fmt: skip
@@ -219,10 +220,21 @@ class _Journal:
         self._file.close()
 
 
+def _sooner(share: float) -> None:
+    """Let the line's beats and pings come after a share of their times."""
+    grpc_line.BEAT_S *= share
+    pings = {"grpc.keepalive_time_ms", "grpc.http2.ping_timeout_ms"}
+    vars(grpc_line)["OPTIONS"] = tuple(
+        (name, round(share * value) if name in pings else value)
+        for name, value in grpc_line.OPTIONS
+    )
+
+
 def _device(order: Mapping[str, Any]) -> None:
     files = DeviceFiles.read(Path(order["directory"]))
     files = replace(files, gateway=order.get("gateway", files.gateway))
     grpc_session.AWAY_S = order.get("away", grpc_session.AWAY_S)
+    _sooner(order.get("share", 1.0))
     moment = _Moment(order)
     whole = frames.frames
 

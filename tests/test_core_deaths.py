@@ -10,7 +10,6 @@ import socket
 import sqlite3
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -25,15 +24,15 @@ from umbel.protocol.errors import StateError
 from umbel.server import core_wire
 from umbel.server.core_client import CoreClient
 from umbel.server.run_directory import RunDirectory
-from umbel.server.sessions import GRACE
 from umbel.tests.core_stage import CoreStage
 from umbel.tests.federations import Run, addressed, made
 from umbel.tests.integers import message, update
 from umbel.tests.process_host import Host
+from umbel.tests.quick_core import SOONER, core_up
 from umbel.tests.rounds import Fixed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -48,14 +47,14 @@ MANY = 32 << 20
 class Core:
     """A core service in a process whose log is kept."""
 
-    def __init__(self, federation: DevFederation, log: Path) -> None:
+    def __init__(
+        self, federation: DevFederation, log: Path, times: Mapping[str, float] | None = None
+    ) -> None:
         """Start it and tell the devices where it listens."""
-        command = [sys.executable, "-m", "umbel", "core", "up", "--federation"]
+        command = core_up(federation.folder, times)
         self.log = log
         with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*command, str(federation.folder)], process_group=0, stdout=out, stderr=out
-            )
+            self.process = subprocess.Popen(command, process_group=0, stdout=out, stderr=out)
         end = time.monotonic() + 30
         while (record := self._record(federation)).get("pid") != self.process.pid:
             assert self.process.poll() is None, log.read_text()
@@ -103,7 +102,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 @pytest.fixture
 def core(federation: DevFederation, host: Host, tmp_path: Path) -> Iterator[Core]:
     """A core of the test's own; what the test has started ends before it."""
-    found = Core(federation, tmp_path / "core.log")
+    found = Core(federation, tmp_path / "core.log", SOONER)
     yield found
     host.end()
     found.end()
@@ -133,7 +132,7 @@ def test_a_killed_server_app_leaves_whole_rounds_and_sessions_that_its_successor
     assert server.said("round-3") == "finished"
     server.kill()
     server.gone()
-    time.sleep(GRACE + 1.0)
+    time.sleep(SOONER["GRACE"] + 0.5)
     assert all(device.alive for device in devices)
     assert "3 sessions wait for the next" in core.log.read_text()
     with RunDirectory.resume(tmp_path, "killed") as found:  # verifies the ledger, too

@@ -19,6 +19,7 @@ from umbel.tests.core_stage import FIVE, CoreStage
 from umbel.tests.fault_proxy import FaultProxy
 from umbel.tests.federations import addressed, core, made
 from umbel.tests.process_host import Host
+from umbel.tests.quick_core import SOONER
 from umbel.tests.rounds import Stage, settings
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ BIG = (700, 1000)
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevFederation]:
     """Five devices, and a core for all tests of this file."""
     found = made(tmp_path_factory.mktemp("federation"), 5)
-    with core(found) as port:
+    with core(found, times=SOONER) as port:
         addressed(found, f"127.0.0.1:{port}")
         yield found
 
@@ -127,7 +128,7 @@ def test_a_killed_device_is_lost_by_name_and_is_in_the_next_round(
     run.rounds(1)
     took = run.rounds(2)
     run.children[1].gone()
-    assert GRACE <= took < DEADLINE
+    assert SOONER["GRACE"] <= took < DEADLINE
     assert run.survivors(2) == OTHERS
     assert run.told() == [("lost", 1, phase)]
     assert run.back(1) < 5.0
@@ -164,7 +165,7 @@ def test_a_device_that_stands_still_is_passed_over_and_goes_on_later(
     how = {1: {"at": "masked", "round": 1, "signal": signal.SIGSTOP}}
     run = stage("still", how=how, rounds=3, deadline=10.0, trip=2.0)
     run.hold = 3
-    assert run.rounds(2) > GRACE
+    assert run.rounds(2) > SOONER["GRACE"]
     assert run.survivors(1) == run.survivors(2) == OTHERS
     assert [record.seconds["summing"] >= 2.0 for record in run.records] == [True, False]
     run.children[1].kill(signal.SIGCONT)
