@@ -2,6 +2,10 @@
 
 job.py is what a run asks of its fleet, sample.py a distribution that was drawn.
 
+rounds.py draws a run's rounds: expected.py is what it returns, population.py the devices, few.py
+the rounds of a fleet that is small enough to follow each of them, windows.py when these are online,
+weather.py what happens to all of a site at once, course.py the chain of rounds.
+
 plan_file.py is the form in which a plan is kept.
 
 odds.py has the binomial count in closed form, and with it when the k-th of n comes.

@@ -1,0 +1,118 @@
+"""The devices that a plan is made for: those that the fleet's description and its seed say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from ..fleet.profiles import DAY, LONGEST
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .job import Job
+    from ..fleet.description import Description
+    from ..fleet.devices import Load
+    from ..fleet.profiles import ArrayFleet
+
+    Ids = NDArray[np.int64]
+    Reals = NDArray[np.float64]
+
+
+_TOGETHER = 1 << 16
+"""Devices that are counted at once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Devices:
+    """What some devices are, each array of shape (devices,)."""
+
+    kind: Ids
+    """Which of the description's cohorts."""
+    down: Reals
+    """Seconds to get the model."""
+    train: Reals
+    """Seconds to train, as usual: without what each round has of its own."""
+    up: Reals
+    """Seconds to send the update."""
+    phase: Reals
+    """Seconds that its day is ahead of the run's."""
+    length: Reals
+    """Seconds of its window a day; infinity: always online."""
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self.kind)
+
+    @classmethod
+    def of(cls, fleet: ArrayFleet, ids: Ids, load: Load) -> Self:
+        """Return some devices of a fleet, and how long a round's load takes them."""
+        has = fleet.profiles
+        speed = has.speed[ids].astype(float)
+        return cls(
+            kind=fleet.cohort_of(ids),
+            down=load.down / has.downlink[ids].astype(float),
+            train=load.epochs * has.samples[ids] * speed,
+            up=load.up / has.uplink[ids].astype(float),
+            phase=has.phase[ids].astype(float),
+            length=LONGEST * DAY * has.duty[ids].astype(float),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kinds:
+    """How the devices of each cohort behave, each array of shape (cohorts,)."""
+
+    jitter: Reals
+    spread: Reals
+    dropout: Reals
+    crash: Reals
+
+    @classmethod
+    def of(cls, description: Description) -> Self:
+        """Return what the description says."""
+        behaviours = [cohort.behaviour for cohort in description.cohorts]
+        names = [field.name for field in fields(cls)]
+        return cls(*(np.array([getattr(b, n) for b in behaviours], np.float64) for n in names))
+
+    def factors(self, kind: Ids, draw: np.random.Generator) -> Reals:
+        """Draw how many times as long as usual devices of some cohorts train in a round."""
+        found = np.ones(kind.shape)
+        if self.jitter.any():
+            width = self.jitter[kind]
+            found += width * (2 * draw.random(kind.shape) - 1)
+        if self.spread.any():
+            found *= np.exp(self.spread[kind] * draw.standard_normal(kind.shape))
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Population:
+    """The fleet of a plan."""
+
+    description: Description
+    devices: Devices
+    kinds: Kinds
+    shares: Reals
+    """Of all clients, by cohort; shape (cohorts,)."""
+
+    @classmethod
+    def of(
+        cls, description: Description, job: Job, seed: int, most: int, draw: np.random.Generator
+    ) -> Self:
+        """Return the devices of a description, or so many of them, drawn.
+
+        Raises:
+            SettingsError: The description counts another number of clients.
+        """
+        fleet = description.fleet(job.clients, seed)
+        ids, cohorts = np.arange(job.clients), len(description.cohorts)
+        counts = np.zeros(cohorts)
+        for part in np.array_split(ids, 1 + job.clients // _TOGETHER):
+            counts += np.bincount(fleet.cohort_of(part), minlength=cohorts)
+        if job.clients > most:
+            ids = np.sort(draw.choice(job.clients, most, replace=False))
+        devices = Devices.of(fleet, ids, job.load)
+        return cls(description, devices, Kinds.of(description), counts / job.clients)

@@ -1,0 +1,67 @@
+"""When the devices of some runs are online: a window a day, which begins anew each day.
+
+A device's day begins `phase` seconds before the run's; its window begins within the first fifth of
+it, any moment alike, and never reaches the next day (fleet/profiles.py). Each run has windows of
+its own, which stay as they are while its time goes on within the day.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..fleet.profiles import DAY, LATEST
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .population import Devices
+
+    Reals = NDArray[np.float64]
+
+
+class Windows:
+    """The windows of all devices in some runs that go on side by side."""
+
+    def __init__(self, devices: Devices, runs: int, draw: np.random.Generator) -> None:
+        """Begin before the first day; the numbers come from `draw`."""
+        self._devices, self._draw = devices, draw
+        self.always = bool(np.isinf(devices.length).all())
+        shape = (runs, len(devices))
+        self._day = np.full(shape, -9.0)
+        self._begin, self._next = np.full(shape, -np.inf), np.full(shape, -np.inf)
+
+    def at(self, runs: NDArray[np.int64], time: Reals) -> tuple[Reals, Reals]:
+        """Return for some runs the window that is open or comes next.
+
+        Args:
+            runs: Which.
+            time: Each one's, virtual seconds; not before the last time asked for.
+
+        Returns:
+            Begin and end, shape (runs, devices).
+        """
+        if self.always:
+            begin = np.full((len(runs), len(self._devices)), -np.inf)
+            return begin, np.full(begin.shape, np.inf)
+        length = self._devices.length
+        day = np.floor((time[:, None] + self._devices.phase) / DAY)
+        moved = day - self._day[runs]
+        if moved.any():
+            self._day[runs] = day
+            begin = np.where(moved == 1, self._next[runs], self._begin[runs])
+            far = moved > 1
+            begin[far] = self._drawn(day)[far]
+            self._begin[runs] = begin
+            self._next[runs] = np.where(moved > 0, self._drawn(day + 1), self._next[runs])
+        begin = self._begin[runs]
+        begin = np.where(begin + length <= time[:, None], self._next[runs], begin)
+        end = begin + length
+        begin[:, np.isinf(length)] = -np.inf
+        return begin, end
+
+    def _drawn(self, day: Reals) -> Reals:
+        late = LATEST * self._draw.random(day.shape)
+        begin: Reals = (day + late) * DAY - self._devices.phase
+        return begin
