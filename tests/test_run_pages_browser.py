@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from umbel.cli import main
-from umbel.tests import browser
+from umbel.simulation.pages.plan_page import page as page_of_plan
+from umbel.tests import browser, recorded_plans
 from umbel.tests.recorded_runs import HOSTILE, begin, commit, full, node
 
 if TYPE_CHECKING:
@@ -82,11 +83,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert main(["runs", "report", run, "-o", str(home / f"{run}.html")]) == 0
         both = ["fleet-1", "fleet-2", "hostile"]
         assert main(["runs", "compare", *both, "-o", str(home / "compared.html")]) == 0
+    (home / "plan.html").write_bytes(page_of_plan(recorded_plans.rich()))
     return home
 
 
 @pytest.mark.parametrize("width", [NARROW, WIDE])
-@pytest.mark.parametrize("name", ["fleet-1", "poor", "hostile", "compared"])
+@pytest.mark.parametrize("name", ["fleet-1", "poor", "hostile", "compared", "plan"])
 def test_a_page_is_whole_and_readable(
     chromium: browser.Browser, pages: Path, name: str, width: int
 ) -> None:
@@ -155,6 +157,22 @@ def test_dark_and_print(chromium: browser.Browser, pages: Path) -> None:
     chromium.call("Emulation.setEmulatedMedia", media="print", features=[])
     assert _shown(chromium) == [0, 1, 2, 3]
     chromium.call("Emulation.setEmulatedMedia", media="", features=[])
+
+
+def test_a_plan_says_first_what_to_change_first(chromium: browser.Browser, pages: Path) -> None:
+    """It stands on the first screen of a laptop, and the longest bar is the topmost."""
+    chromium.open(pages / "plan.html", width=WIDE)
+    said = "document.querySelector('.first')"
+    assert chromium.ask(f"{said}.textContent") == recorded_plans.rich()["first"]
+    assert 0 < chromium.ask(f"{said}.getBoundingClientRect().bottom") < 900
+    bars: list[dict[str, float]] = chromium.ask(
+        "[...document.querySelectorAll('.panel-0 .bar')].filter((b) => b.tagName === 'rect')"
+        ".map((b) => b.getBoundingClientRect()).filter((b) => b.width > 20)"
+        ".map((b) => ({width: b.width, top: b.top}))"
+    )
+    top, widest = min(bar["top"] for bar in bars), max(bars, key=lambda bar: bar["width"])
+    assert len(bars) == 8
+    assert widest["top"] == top
 
 
 def _shown(chromium: browser.Browser) -> Any:

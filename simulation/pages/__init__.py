@@ -8,6 +8,9 @@ Pictures  scale.py has axes and units; plots.py is a picture with two axes, bars
           it beside curves, over_rounds.py bars over a run's rounds.
 Sections  learning.py, participation.py, clients.py, staleness.py, metrics.py, troubles.py;
           blocks.py is what they are put together from.
+A plan    plan_page.py is the picture of a plan that was made before a run: plan_levers.py what to
+          change first, plan_rounds.py times, plan_costs.py quorum, money and memory; across.py has
+          the bars that lie.
 Pages     markup.py escapes whatever was not written here, shell.py adds style (page.css), script
           (page.js) and the policy that lets nothing else run.
 """

@@ -104,14 +104,21 @@ def tiles(found: Iterable[tuple[str, str, str]]) -> Markup:
     return tag("dl", *made, class_="tiles")
 
 
-def panels(content: Sequence[tuple[str, Markup]]) -> Markup:
-    """Return up to four panels, of which one is seen, chosen without a script; printed are all."""
+def panels(
+    content: Sequence[tuple[str, Markup]],
+    before: str = "against ",
+    says: str = "What the pictures are drawn against",
+) -> Markup:
+    """Return up to four panels, of which one is seen, chosen without a script; printed are all.
+
+    A page has one such choice; `before` stands before each name, `says` is for who sees none.
+    """
     inputs: list[Markup] = []
     for i, (name, _) in enumerate(content):
         inputs += [
             tag("input", type="radio", name="by", id=f"by-{i}", checked=i == 0),
-            tag("label", f"against {name}", for_=f"by-{i}"),
+            tag("label", f"{before}{name}", for_=f"by-{i}"),
         ]
     shown = [tag("div", inner, class_=f"panel panel-{i}") for i, (_, inner) in enumerate(content)]
-    legend_ = tag("legend", "What the pictures are drawn against", class_="unseen")
+    legend_ = tag("legend", says, class_="unseen")
     return tag("fieldset", legend_, *inputs, *shown, class_="choice")

@@ -86,11 +86,18 @@ def area(*, x: Axis, y: Axis, content: Markup, says: str, at: Sequence[float], r
 
 
 def ranked(
-    *, x: Axis, names: Sequence[str], content: Markup, says: str, at: Sequence[float], rows: str
+    *,
+    x: Axis,
+    names: Sequence[str],
+    content: Markup,
+    says: str,
+    at: Sequence[float],
+    rows: str,
+    longest: int = _LONGEST,
 ) -> Markup:
-    """Return a picture whose y axis has names, the first one on top."""
+    """Return a picture whose y axis has names, the first one on top, each cut to `longest`."""
     height = 26.0 * len(names)
-    short_ = [name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…" for name in names]
+    short_ = [name if len(name) <= longest else f"{name[:longest]}…" for name in names]
     places = [(name, row_height(i)) for i, name in enumerate(short_)]
     grid = [tag("line", class_="grid", x1="0", x2="100%", y1=up, y2=up) for _, up in places]
     return _assembled(x, "", places, join(*grid, content), says, at, rows, height=height)
