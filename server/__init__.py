@@ -22,12 +22,17 @@ Vectors       ingest.py takes frames into slots of core/, firewall.py judges wha
 The model     model_in_force.py moves it on, a round at a time; stepping.py is the server step as
               an order to the core, and what each shard does of it; moment_file.py keeps the
               step's moments on the disk, leaf_hashes.py digests by threads.
+The watch     run_plan.py reads the plan that a run is started with; watch.py says when the run has
+              left it, in the words of watch_terms.py, by the probabilities of tails.py, and
+              causes.py says why.
 The record    run_directory.py is a run on disk, run_place.py where it lies and who writes it,
               round_folder.py one round of it, by plain_files.py and array_file.py; ledger.py its
               chain of entries, in the SQLite file of ledger_file.py; disk_space.py says what it
               will still take. lost_rounds.py finds where a run goes on, run_check.py what of it is
               damaged. write_behind.py does the writing in one thread, group_commit.py
               for rounds that are shorter than that; runs_cli.py shows past runs.
+              reviews.py is what the run asks people to look at, and what they decided;
+              review_cli.py asks them.
               run_feed.py reads a run's ledger while another process writes it, run_lines.py are
               its rounds as lines.
 Signals       signals.py is how good each round was, by the run's record, with skew.py on how evenly

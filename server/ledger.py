@@ -45,6 +45,7 @@ NODE_DETAIL = frozenset(
 )
 """Keys that an event may say about one node; their values are codes, places, bytes and times."""
 
+_ILLEGIBLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _TABLES = ("run", "round", "event")
 _NEWEST = tuple(f"SELECT seq, hash FROM {name} ORDER BY seq DESC LIMIT 1" for name in _TABLES)  # noqa: S608
 
@@ -104,7 +105,7 @@ class Event:
 
 
 class Ledger:
-    """The open file. One process writes, one thread at a time; any number may read."""
+    """The open file. One thread of one process runs the run; others may append decisions."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Open `path`; unless `read_only`, it is created (0600) when it is absent.
@@ -251,6 +252,11 @@ class Ledger:
         with self._legible():
             return tuple(map(_event, self._rows("event", after)))
 
+    def linked(self, kind: str) -> tuple[tuple[str, Event], ...]:
+        """Return the events of a kind in order, each behind the hash, hex, of its row."""
+        with self._legible():
+            return tuple((r["hash"].hex(), _event(_own(r))) for r in self._raw("event", kind=kind))
+
     def head(self) -> tuple[int, str]:
         """Return number and hash, hex, of the last row; kept elsewhere, it dates the chain."""
         with self._watched(), self._legible():
@@ -321,24 +327,14 @@ class Ledger:
 
     def _rows(self, table: str, after: int = 0, kind: str = "") -> list[dict[str, Any]]:
         """Return the rows without what belongs to the chain."""
-        return [
-            {name: value for name, value in row.items() if name not in ("seq", "hash")}
-            for row in self._raw(table, after, kind)
-        ]
+        return [_own(row) for row in self._raw(table, after, kind)]
 
     @contextmanager
     def _legible(self) -> Iterator[None]:
         """Turn what a row that nobody wrote does to its reader into one line."""
         try:
             yield
-        except (
-            ValueError,
-            TypeError,
-            LookupError,
-            AttributeError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:
+        except _ILLEGIBLE as error:
             raise StateError(
                 str(self.path), "rows as they were written", error,
                 "restore the file from a backup; do not resume from it",
@@ -368,6 +364,10 @@ def _dump(value: object) -> str:
             for k, v in value.items()
         }
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _own(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in {"seq", "hash"}}
 
 
 def _run(row: dict[str, Any]) -> RunRecord:

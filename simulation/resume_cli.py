@@ -24,9 +24,10 @@ from ..host.programs import direct
 from ..host.stopping import no_orphans, stoppable
 from ..protocol.errors import StateError
 from ..server.federation_files import place
+from ..server.review_cli import app
 from ..server.run_directory import RunDirectory
 from ..server.run_feed import RunFeed
-from ..server.runs_cli import Run, app
+from ..server.runs_cli import Run  # noqa: TC001 - typer evaluates it
 from ..server.settings import SIMULATION
 
 if TYPE_CHECKING:

@@ -1,0 +1,45 @@
+"""How unlikely a count is: tails of the binomial and of the beta-binomial distribution.
+
+    P[X >= k],  X ~ Binomial(n, p)
+    P[X >= k],  X ~ Binomial(n, P), P ~ Beta(1/2 + lost, 1/2 + kept)
+
+The second one is what `lost` of `lost + kept` say about the next n, where nothing else is known of
+p (Jeffreys' prior). Terms are formed in log space; a sum has at most n of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def binomial(n: int, k: int, p: float) -> float:
+    """Return P[X >= k] for n trials that each succeed with probability p, 0 < p < 1."""
+    if k <= 0:
+        return 1.0
+    return _sum(_choose(n, j) + j * math.log(p) + (n - j) * math.log1p(-p) for j in range(k, n + 1))
+
+
+def beta_binomial(n: int, k: int, lost: int, kept: int) -> float:
+    """Return P[X >= k] for n trials, after `lost` successes and `kept` failures were seen."""
+    if k <= 0:
+        return 1.0
+    a, b = 0.5 + lost, 0.5 + kept
+    return _sum(
+        _choose(n, j) + _log_beta(a + j, b + n - j) - _log_beta(a, b) for j in range(k, n + 1)
+    )
+
+
+def _sum(terms: Iterable[float]) -> float:
+    return min(1.0, math.fsum(map(math.exp, terms)))
+
+
+def _choose(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def _log_beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)

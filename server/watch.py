@@ -1,0 +1,277 @@
+"""When a run has left what is expected of it: the rules, pure.
+
+| signal | value | outside | far outside |
+|---|---|---|---|
+| duration | seconds of a round | beyond the plan's p5, p95 | beyond its p0.05, p99.95 |
+| participation | a cohort's share of a round's updates | the same | the same |
+| rejections | share of the updates that were refused | above p95 of the plan, or of the | p99.95 |
+| | | binomial law where each is refused with `REFUSED` | |
+| site | updates of a site | under a half of what is due, and so | under a quarter, and |
+| | | few are less likely than 5 % | than 0.05 % |
+| accuracy | the server's test, else the clients' | more than `drop` below its best | never |
+| quorum | attempts in a row below quorum | as many are less likely than 0.05 % | the same |
+| retries | attempts of a round without result | one or more | `RETRIES` or more |
+| bytes | of a round, both ways | a quarter off the plan's mean | half or twice of it |
+
+An item is raised where a round is far outside, or where `IN_A_ROW` in a row are outside on the same
+side; one for a whole stretch, and the next one after a round inside. What is due of a site follows
+from the plan, else from all sites in the rounds before (beta-binomial, tails.py). An outage that
+the plan counts with is outside all the same: it is what a person may want to wait for.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from .causes import Past, of_refusals
+from .tails import beta_binomial, binomial
+from .watch_terms import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from .watch_terms import Band, Expected, Group, Seen
+
+IN_A_ROW = 3
+NEAR, FAR = 0.05, 0.0005
+"""Probability of one round outside, and far outside, on one side."""
+REFUSED = 0.001
+"""Probability that the firewall refuses an update, where no plan says it."""
+RETRIES = 3
+_LOST = 0.001
+"""A site loses at least so large a share: a plan that says 0 is no reason to wait for everybody."""
+_SOME, _MANY = 0.25, 0.5
+"""By which share a round's bytes may be off; beyond `1 / _MANY` or below `_MANY` once is enough."""
+_METRICS = ("test.accuracy", "eval.accuracy", "test.loss", "train.loss")
+"""What `accuracy` is about: the first that a run has."""
+
+
+class _Look(NamedTuple):
+    """One value of one round beside its interval."""
+
+    signal: str
+    about: str
+    value: float
+    low: float
+    high: float
+    side: int
+    """-1 below, 1 above, 0 inside."""
+    far: bool
+    why: Callable[[], str]
+
+
+class _Stretch:
+    """Rounds in a row on the same side."""
+
+    def __init__(self) -> None:
+        self._side = self._length = 0
+        self.out = False
+
+    def begins(self, side: int, *, far: bool) -> bool:
+        """Take a round; tell whether with it a stretch outside has begun."""
+        self._length = self._length + 1 if side == self._side else 1
+        self._side = side
+        if not side:
+            self.out = False
+            return False
+        begins = not self.out and (far or self._length >= IN_A_ROW)
+        self.out = self.out or begins
+        return begins
+
+
+class Watch:
+    """The rules over the rounds of one run."""
+
+    def __init__(self, expected: Expected, signals: tuple[str, ...]) -> None:
+        """Look for these signals."""
+        self._expected, self._signals = expected, signals
+        self._stretches: dict[tuple[str, str], _Stretch] = {}
+        self._past = Past()
+        self._asked = self._used = self._missed = self._failed = 0
+        self._best: dict[str, tuple[float, int, float]] = {}
+        self._first: dict[str, float] = {}
+        self._loss = math.nan
+
+    def look(self, seen: Seen) -> list[Finding]:
+        """Take an attempt at a training round that is over; return what left the expected."""
+        looks = [*self._attempts(seen), *self._rejections(seen)]
+        if seen.record.outcome == "finished":
+            looks += self._finished(seen)
+        found = self._judged(seen.record.round, looks)
+        if seen.record.outcome == "finished":
+            self._learn(seen)
+            self._loss = seen.record.metrics.get("train.loss", math.nan)
+        return found + self.tested(seen.record.round, seen.record.metrics)
+
+    def tested(self, number: int, metrics: Mapping[str, float]) -> list[Finding]:
+        """Take what is known of how good a round's model is."""
+        return self._judged(number, self._accuracy(number, metrics))
+
+    def _judged(self, number: int, looks: list[_Look]) -> list[Finding]:
+        found = []
+        for look in looks:
+            if look.signal in self._signals:
+                stretch = self._stretches.setdefault(look[:2], _Stretch())
+                if stretch.begins(look.side, far=look.far):
+                    found.append(Finding(look.signal, number, *look[2:5], look.why()))
+        return found
+
+    def _finished(self, seen: Seen) -> Iterator[_Look]:
+        expected, past = self._expected, self._past
+        if expected.duration is not None and (took := seen.seconds) is not None:
+            longer = took > expected.duration.high
+            yield _in_band(
+                "duration", "", took, expected.duration, lambda: past.of_time(seen, longer=longer)
+            )
+        used = sum(group.used for group in seen.cohorts.values())
+        for name, group in seen.cohorts.items():
+            if used and (band := expected.participation.get(name)) is not None:
+                yield _in_band(
+                    "participation", name, group.used / used, band,
+                    partial(past.of_group, "cohort", name, group),
+                )  # fmt: skip
+        for name, group in seen.sites.items():
+            if group.asked:
+                yield self._site(name, group)
+        if (mean := expected.traffic) is not None:
+            yield _traffic(seen, mean)
+
+    def _site(self, name: str, group: Group) -> _Look:
+        """Compare a site's updates with what is due of it."""
+        asked, gone = group.asked, group.asked - group.used
+        loss = self._expected.losses.get(name)
+        if loss is None:
+            lost, kept = self._asked - self._used, self._used
+            tail = beta_binomial(asked, gone, lost, kept)
+            due = asked * (kept + 0.5) / (self._asked + 1)
+        else:
+            tail = binomial(asked, gone, min(max(loss, _LOST), 1 - _LOST))
+            due = asked * (1 - loss)
+        side = -1 if group.used < due / 2 and tail < NEAR else 0
+        far = group.used < due / 4 and tail < FAR
+        return _Look(
+            "site", name, group.used, due / 2, math.inf, side, far,
+            lambda: self._past.of_group("site", name, group),
+        )  # fmt: skip
+
+    def _rejections(self, seen: Seen) -> list[_Look]:
+        refused, record = sum(seen.refused.values()), seen.record
+        judged = max(len(record.roster), refused + len(record.survivors))
+        if not judged:
+            return []
+        share, band = refused / judged, self._expected.rejections
+        if band is None:
+            tail = binomial(judged, refused, REFUSED)
+            high = max(k for k in range(judged + 1) if binomial(judged, k, REFUSED) >= NEAR)
+            limit, above, far = high / judged, refused > 0 and tail < NEAR, tail < FAR
+        else:
+            limit, above, far = band.high, share > band.high, share > band.high3
+        return [
+            _Look(
+                "rejections", "", share, -math.inf, limit, int(above), above and far,
+                lambda: of_refusals(seen),
+            )
+        ]  # fmt: skip
+
+    def _attempts(self, seen: Seen) -> Iterator[_Look]:
+        """Count the attempts without a result: of this round, and below quorum in a row."""
+        record, miss = seen.record, self._expected.miss
+        finished = record.outcome == "finished"
+        self._missed = self._missed + 1 if record.outcome == "aborted" else 0
+        self._failed += not finished
+
+        def why() -> str:
+            return "; ".join(filter(None, (record.cause, self._past.of_groups(seen))))
+
+        if miss is not None:
+            allowed = math.floor(math.log(FAR) / math.log(min(max(miss, 1e-9), 1 - 1e-9)))
+            far = self._missed > allowed
+            yield _Look("quorum", "", self._missed, -math.inf, allowed, int(far), far, why)
+        failed, many = self._failed, self._failed >= RETRIES
+        if finished or many:
+            yield _Look(
+                "retries", "", failed, -math.inf, 0, int(failed > 0), many,
+                lambda: why() or f"{failed} attempts before this one had no result",
+            )  # fmt: skip
+        if finished:
+            self._failed = 0
+
+    def _accuracy(self, number: int, metrics: Mapping[str, float]) -> list[_Look]:
+        """Compare the first of the metrics that there is with its best."""
+        name = next((name for name in _METRICS if name in metrics or name in self._best), "")
+        value = metrics.get(name, math.nan)
+        if math.isnan(value):
+            return []
+        sign = 1 if name.endswith("accuracy") else -1
+        best, since, loss = self._best.setdefault(name, (value, number, self._loss))
+        if sign * value > sign * best:
+            self._best[name] = best, since, loss = value, number, self._loss
+        first = abs(self._first.setdefault(name, value))
+        limit = best - sign * self._expected.drop * (1 if sign > 0 else first)
+        outside = sign * value < sign * limit
+        low, high = (limit, math.inf) if sign > 0 else (-math.inf, limit)
+        return [
+            _Look(
+                "accuracy", name, value, low, high, -sign if outside else 0, False,
+                lambda: f"{name} was {best:.4g} in round {since}, its best{self._since(loss)}",
+            )
+        ]  # fmt: skip
+
+    def _since(self, loss: float) -> str:
+        """Return what else has changed since the best round."""
+        away = [about for (of, about), s in self._stretches.items() if of == "site" and s.out]
+        said = [f"site {name} is away" for name in away]
+        if not math.isnan(loss):
+            said.append(f"train.loss was {loss:.4g} then and is {self._loss:.4g} now")
+        return "".join(f"; {text}" for text in said)
+
+    def _learn(self, seen: Seen) -> None:
+        """Make a round part of the past, without the sites that are gone."""
+        self._past.learn(seen)
+        for name, group in seen.sites.items():
+            stretch = self._stretches.get(("site", name))
+            if stretch is None or not stretch.out:
+                self._asked += group.asked
+                self._used += group.used
+
+
+def _in_band(signal: str, about: str, value: float, band: Band, why: Callable[[], str]) -> _Look:
+    side = (value > band.high) - (value < band.low)
+    far = not band.low3 <= value <= band.high3
+    return _Look(signal, about, value, band.low, band.high, side, far, why)
+
+
+def _traffic(seen: Seen, mean: float) -> _Look:
+    record = seen.record
+    value = record.bytes_up + record.bytes_down
+    low, high = (1 - _SOME) * mean, (1 + _SOME) * mean
+    far = not _MANY * mean <= value <= mean / _MANY
+    return _Look(
+        "bytes", "", value, low, high, (value > high) - (value < low), far,
+        lambda: f"{record.bytes_up} up and {record.bytes_down} down, planned {mean:.0f} in all",
+    )  # fmt: skip
+
+
+def false_alarm(rounds: int, sides: int = 2) -> float:
+    """Return how likely a run within its plan raises an item of one signal.
+
+    Exact where the value is continuous and rounds are independent, else at most. A Markov chain
+    over (side, rounds in a row on it), with an item as its end.
+
+    Args:
+        rounds: Of the run.
+        sides: On how many sides the signal has a bound, 1 or 2.
+    """
+    near, inside = NEAR - FAR, 1 - sides * NEAR
+    rows = IN_A_ROW - 1
+    alive = [1.0] + [0.0] * rows  # by the length of the row, on whichever side
+    for _ in range(rounds):
+        other = near * (sides - 1)
+        after = [inside * math.fsum(alive)] + [0.0] * rows
+        after[1] = near * sides * alive[0] + other * math.fsum(alive[1:])
+        for length in range(2, rows + 1):
+            after[length] = near * alive[length - 1]
+        alive = after
+    return 1 - math.fsum(alive)
