@@ -212,12 +212,12 @@ class Ledger:
 
     def begun(self) -> RunRecord | None:
         """Return the run; None where there is none yet."""
-        with self._legible():
+        with self.legible():
             return next(map(_run, self._rows("run")), None)
 
     def rounds(self) -> tuple[RoundRecord, ...]:
         """Return every attempt in the order of commitment, each with the test of its model."""
-        with self._legible():
+        with self.legible():
             found = map(_event, self._rows("event", kind=TESTED))
             tests = {(event.round, event.code): event.detail for event in found}
             return tuple(_with_test(_round(row), tests) for row in self._rows("round"))
@@ -249,17 +249,17 @@ class Ledger:
 
     def events(self, after: int = 0) -> tuple[Event, ...]:
         """Return every event in order, without the first `after`."""
-        with self._legible():
+        with self.legible():
             return tuple(map(_event, self._rows("event", after)))
 
     def linked(self, kind: str) -> tuple[tuple[str, Event], ...]:
         """Return the events of a kind in order, each behind the hash, hex, of its row."""
-        with self._legible():
+        with self.legible():
             return tuple((r["hash"].hex(), _event(_own(r))) for r in self._raw("event", kind=kind))
 
     def head(self) -> tuple[int, str]:
         """Return number and hash, hex, of the last row; kept elsewhere, it dates the chain."""
-        with self._watched(), self._legible():
+        with self._watched(), self.legible():
             seq, last = self._last()
             return seq, last.hex()
 
@@ -330,7 +330,7 @@ class Ledger:
         return [_own(row) for row in self._raw(table, after, kind)]
 
     @contextmanager
-    def _legible(self) -> Iterator[None]:
+    def legible(self) -> Iterator[None]:
         """Turn what a row that nobody wrote does to its reader into one line."""
         try:
             yield

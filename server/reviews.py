@@ -91,7 +91,8 @@ def items(ledger: Ledger) -> tuple[Item, ...]:
     Raises:
         StateError: The ledger cannot be read, or a row of it is none that was written so.
     """
-    return decided(ledger.linked(REVIEW), ledger.linked(DECISION))
+    with ledger.legible():
+        return decided(ledger.linked(REVIEW), ledger.linked(DECISION))
 
 
 def decided(

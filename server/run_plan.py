@@ -73,14 +73,17 @@ class RunPlan:
             SettingsError: It is none, or was changed after it was written.
         """
         where = f"plan {path}"
+        move = "`umbel plan FLEET.toml -o FILE` makes one"
         try:
+            size = path.stat().st_size if path.is_file() else -1
+            if size < 0:
+                raise SettingsError(where, "a plan's file", "none", move)
+            if size > MOST_BYTES:
+                raise SettingsError(where, f"at most {MOST_BYTES} bytes", size, move)
             with path.open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
+                data = file.read(size)
         except OSError as error:
-            move = "`umbel plan FLEET.toml -o FILE` makes one"
             raise SettingsError(where, "a plan's file", error.strerror, move) from error
-        if len(data) > MOST_BYTES:
-            raise SettingsError(where, f"at most {MOST_BYTES} bytes", f"{len(data)} or more")
         try:
             document = read_json(data)
         except ValueError as error:

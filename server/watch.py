@@ -66,13 +66,14 @@ class _Stretch:
     """Rounds in a row on the same side."""
 
     def __init__(self) -> None:
-        self._side = self._length = 0
+        self.side = self._length = 0
+        """Of the last round."""
         self.out = False
 
     def begins(self, side: int, *, far: bool) -> bool:
         """Take a round; tell whether with it a stretch outside has begun."""
-        self._length = self._length + 1 if side == self._side else 1
-        self._side = side
+        self._length = self._length + 1 if side == self.side else 1
+        self.side = side
         if not side:
             self.out = False
             return False
@@ -228,11 +229,11 @@ class Watch:
         return "".join(f"; {text}" for text in said)
 
     def _learn(self, seen: Seen) -> None:
-        """Make a round part of the past, without the sites that are gone."""
+        """Make a round part of the past, without the sites of which too little came."""
         self._past.learn(seen)
         for name, group in seen.sites.items():
             stretch = self._stretches.get(("site", name))
-            if stretch is None or not stretch.out:
+            if stretch is None or not stretch.side:
                 self._asked += group.asked
                 self._used += group.used
 

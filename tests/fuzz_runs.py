@@ -13,11 +13,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from umbel.protocol.digest import model_digest
+from umbel.protocol.documents import read_json
 from umbel.protocol.errors import SettingsError, StateError
 from umbel.server.initial import first_model
 from umbel.server.ledger import Ledger, RoundRecord
+from umbel.server.reviews import items
 from umbel.server.round_folder import MODEL_FILE
 from umbel.server.run_directory import RunDirectory
+from umbel.server.run_plan import RunPlan, digest_of
 from umbel.tests.fuzz_files import Spoilt, folder, of
 from umbel.tests.fuzz_protocol import ARRAYS, MANIFEST
 from umbel.tests.fuzzing import Parser
@@ -41,6 +44,14 @@ def run() -> RunDirectory:
         )
     )  # fmt: skip
     tested = {"test.loss": 0.5, "test.accuracy": 0.75}
+    review: dict[str, float | str] = {
+        "number": 1, "value": 0.0, "low": 5.0, "high": "inf", "cause": "x", "pauses": "yes"
+    }  # fmt: skip
+    made_here.ledger.event("review", round=1, attempt=0, code="site", detail=review)
+    decision: dict[str, float | str] = {
+        "number": 1, "review": made_here.ledger.head()[1], "by": "ann", "why": "x", "always": "no"
+    }  # fmt: skip
+    made_here.ledger.event("decision", round=1, attempt=0, code="approve", detail=decision)
     made_here.ledger.event("tested", round=1, attempt=0, code="5e" * 32, detail=tested)
     made_here.close()
     return RunDirectory.open(folder(), "run-1")
@@ -112,6 +123,7 @@ def _read_ledger(file: Path) -> None:
         ledger.head()
         for read in (ledger.run, ledger.rounds, ledger.events):
             read()
+        items(ledger)
         ledger.verify()
 
 
@@ -160,7 +172,32 @@ def _some_cells() -> list[bytes]:
     return [json.dumps(CELLS).encode(), *(json.dumps({k: CELLS[k]}).encode() for k in CELLS)]
 
 
+PLAN = Path(__file__).parent / "vectors" / "plan.json"
+
+
+def _plans() -> list[bytes]:
+    """Return the shared example, and a shorter one."""
+    plan = json.loads(PLAN.read_bytes())
+    plan["round"]["quantiles"] = plan["round"]["quantiles"][:3]
+    return [_sealed(json.dumps(plan).encode()), PLAN.read_bytes()]
+
+
+def _sealed(data: bytes) -> bytes:
+    """Write the digest of a plan's object into it, if it is one."""
+    try:
+        plan = read_json(data)
+        return json.dumps(plan | {"digest": digest_of(plan)}).encode()
+    except (ValueError, TypeError, AttributeError):
+        return data
+
+
 RUNS = (
+    Parser(
+        name="run_plan.read", form="json", errors=(SettingsError,), make=_plans, seal=_sealed,
+        parse=of(
+            lambda: folder() / "plan.json", lambda: RunPlan.read(folder() / "plan.json").digest
+        ),
+    ),
     Parser(
         name="run_directory.read_round, manifest", form="json", errors=(StateError,),
         make=_manifest_body, seal=_resummed,

@@ -111,6 +111,7 @@ READERS: dict[str, str] = {
     "server/ledger_file.py": "ledger, bytes; ledger, cells",
     "server/open_round.py": "open_round.kept",
     "server/registry.py": "registry.read",
+    "server/run_plan.py": "run_plan.read",
     "server/round_folder.py": "run_directory.read_round, manifest; run_directory.read_round, bytes",
     "server/federation_files.py": "federation_files.authority, issuing.pem; "
     "federation_files.authority, issuing.key",
