@@ -38,6 +38,7 @@ PARTS = {
     "core": Part("server.core_cli", "Run the core service: gateway and aggregation core."),
     "server": Part("server.cli", "Make and run a federation's server, and look after it."),
     "client": Part("clients.cli", "Let this device take part in a federation."),
+    "fleet": Part("simulation.fleet_cli", "Look at a fleet's description, fleet.toml."),
     "runs": Part("simulation.pages.cli", "List, show, compare, check, resume the runs kept here."),
     "new": Part("simulation.new", "Start an app from a template; needs no network."),
     "keygen": Part("simulation.keygen", "Make a publisher's key, which signs apps."),

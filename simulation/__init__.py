@@ -17,7 +17,8 @@ An app of one's own  new.py is `umbel new`, with templates/; keygen.py makes the
                      sign_cli.py signs it.
 Engine               engine/ trains cohorts by tiers, native/ is the fastest of them; data/ holds
                      the examples of many clients.
-Time                 fleet/ says what devices there are, clock/ who arrives when.
+Time                 fleet/ says what devices there are, clock/ who arrives when; fleet_cli.py is
+                     `umbel fleet`, show_cli.py its `show`.
 Beforehand           capacity/ says what to expect of a run, fitting/ what runs showed of a fleet.
 Afterwards           pages/ is what a person looks at.
 """

@@ -212,6 +212,10 @@ class ArrayFleet:
         """Return each client's cohort, its place in `cohorts`."""
         return self._members.cohorts(ids)
 
+    def numbers_of(self, ids: Ids) -> NDArray[np.uint64]:
+        """Return the numbers that key what each client is and does."""
+        return self._members.numbers(ids, self._members.cohorts(ids))
+
     def site_of(self, ids: Ids) -> NDArray[np.int64]:
         """Return each client's site, its place in `sites`."""
         return self._sites[self._members.cohorts(ids)]

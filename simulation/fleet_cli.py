@@ -1,0 +1,29 @@
+"""`umbel fleet`: the commands about a fleet's description."""
+
+from __future__ import annotations
+
+import typer
+
+from ..host.lazy_group import LazyGroup, Part
+
+
+class _Fleet(LazyGroup):
+    parts = {  # noqa: RUF012 - a table
+        "show": Part("simulation.show_cli", "Show what devices a description yields."),
+    }
+
+
+app = typer.Typer(
+    cls=_Fleet,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _fleet() -> None:
+    """Look at a fleet's description, fleet.toml.
+
+    Example: umbel fleet show fleet.toml --clients 1000
+    """
