@@ -9,8 +9,9 @@ A round       coordinator.py drives rounds, attempt.py one try at one, on what s
               cohort.py choose whom to ask, invitation.py says what for, rejoin.py whether the
               last round waits, handover.py whether a session makes room for the next.
               reduced.py is a round whose updates come as one, in a simulation;
-              initial.py takes a first model from a file, outcome.py reads an opened sum, keeping.py
-              says which rounds stay on the disk.
+              initial.py takes a first model from a file, outcome.py reads an opened sum,
+              client_times.py says when its clients answered, keeping.py which rounds stay on the
+              disk.
 Resume        history.py is where a run stands, by its ledger; open_round.py what is kept of a
               round whose survivors are fixed, reopened.py the attempt that goes on from there.
 The test      evaluation.py tests the models of finished rounds while the rounds go on: by
@@ -27,7 +28,8 @@ The watch     run_plan.py reads the plan that a run is started with; watch.py sa
               causes.py says why.
 The record    run_directory.py is a run on disk, run_place.py where it lies and who writes it,
               round_folder.py one round of it, by plain_files.py and array_file.py; ledger.py its
-              chain of entries, in the SQLite file of ledger_file.py; disk_space.py says what it
+              chain of entries (ledger_chain.py), in the SQLite file of ledger_file.py;
+              disk_space.py says what it
               will still take. lost_rounds.py finds where a run goes on, run_check.py what of it is
               damaged. write_behind.py does the writing in one thread, group_commit.py
               for rounds that are shorter than that; runs_cli.py shows past runs.

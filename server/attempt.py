@@ -11,12 +11,12 @@ what their sender signed: an expelled member's bytes are never in the sum.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .client_times import Answers
 from .deadlines import PhaseClock
-from .outcome import NOTHING
+from .outcome import NOTHING, refused
 from ..protocol import messages_pb2 as pb
 from ..protocol import plain
 from ..protocol.codec import Codec
@@ -64,14 +64,14 @@ class Attempt:
         self.roster, self.survivors = tuple[str, ...](), tuple[str, ...]()
         self.sums: Sums | None = None
         self.codec: Codec | None = None
-        self.beside = NOTHING
+        self.beside, self.answers = NOTHING, Answers(now)
         self._open_intake, self._post, self._note, self._knows = intake, post, note, knows
         self._server, self._keep = Reopenable(plan.terms), keep
         self._intake: Intake | None = None
         self._gone, self._ready = set[str](), list[str]()
         self._waiting = set(plan.cohort)  # whose answer this phase waits for
         self._headers: dict[str, pb.MaskedHeader] = {}
-        self._refusals: Counter[str] = Counter()
+        self._refusals = list[str]()
 
     # -- what comes in ----------------------------------------------------------------------
 
@@ -168,10 +168,8 @@ class Attempt:
 
     def fail(self, event: RoundEvent, cause: str, now: float, culprit: str = "") -> None:
         """End the attempt without a result; the model is unchanged."""
-        if event is E.TOO_FEW and self._refusals:
-            codes = ", ".join(f"{n} x {code}" for code, n in sorted(self._refusals.items()))
-            cause = f"{cause} (refused: {codes})"
-        self.cause, self.culprit = cause, culprit
+        self.cause = cause + (refused(self._refusals) if event is E.TOO_FEW else "")
+        self.culprit = culprit
         self._move(event, now)
         self._end()
 
@@ -199,7 +197,7 @@ class Attempt:
         terms = self.plan.terms
         if (refusal.round, refusal.attempt) != (terms.round, terms.attempt):
             return
-        self._refusals[reason_text(refusal.reason)] += 1
+        self._refusals.append(reason_text(refusal.reason))
         code = pb.Reason.Name(refusal.reason)
         self._note("refused", node, f"{code} {refusal.key}".strip())
         self._leave(node)
@@ -212,6 +210,7 @@ class Attempt:
         if self.plan.secure:
             self._server.keys(self.plan.cohort[node].member, message.keys)
         self._ready.append(node)
+        self.answers.ready(node, self._now)
         self._waiting.discard(node)
 
     def _answer(self, node: str, body: str, message: pb.ToServer) -> None:
@@ -227,9 +226,7 @@ class Attempt:
     def _header(self, node: str, masked: pb.Masked) -> None:
         if self.phase is not P.SUMMING:
             return
-        total = self.plan.layout.total_bytes
-        if masked.bytes != total:
-            raise PeerError(node, "announces a vector", f"{total} bytes", masked.bytes)
+        self.plan.check_size(node, masked.bytes)
         if node not in self.roster:
             raise PeerError(node, "is not in this attempt's roster")
         if self.plan.secure:
@@ -252,6 +249,7 @@ class Attempt:
         else:
             intake.check(node)
         intake.fold(node)
+        self.answers.whole(node, self._now)
         self._waiting.discard(node)
 
     # -- going on ---------------------------------------------------------------------------
@@ -313,7 +311,9 @@ class Attempt:
             if self.plan.secure:
                 body.certificates.extend(self.plan.missing(node, self.roster, self._knows))
             self._post(node, pb.ToClient(ctx=self._server.ctx0, roster=body))
-        for node in set(self.plan.cohort) - set(self.roster) - self._gone:
+        slow = set(self.plan.cohort) - set(self.roster) - self._gone
+        self.answers.frozen(slow, now)
+        for node in slow:
             self._post(node, self._closing(node))
         if self.plan.secure:
             self._move(E.FROZEN, now)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import outcome
+from . import client_times, outcome
 from .attempt import Attempt
 from .embedded import Embedded
 from .firewall import Firewall
@@ -350,7 +350,8 @@ class Coordinator:
         traffic = count() if count is not None else (self.bytes_up, self.bytes_down)
         record = outcome.entry(attempt, result, metrics, self.digest, traffic)
         self.bytes_up = self.bytes_down = 0
-        self._around.directory.ledger.commit_round(record)
+        beside = client_times.event(attempt, self._around.wall())
+        self._around.directory.ledger.commit_round(record, beside)
         self._planner.deadlines.record(record)
         self._around.observe(record)
         if self._around.open_rounds is not None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .ledger import RoundRecord
+    from .ledger import Event, RoundRecord
     from .run_directory import RunDirectory
     from .stepping import StateFile
     from ..protocol.manifest import Manifest
@@ -108,9 +108,9 @@ class GroupCommit:
         if n == 0:  # it has no entry that would finish it
             self._finish()
 
-    def commit_round(self, record: RoundRecord) -> None:
+    def commit_round(self, record: RoundRecord, beside: Event | None = None) -> None:
         """Take an outcome as `Ledger.commit_round`; with it the round is whole."""
-        self._open.rows.append(lambda: self._directory.ledger.commit_round(record))
+        self._open.rows.append(lambda: self._directory.ledger.commit_round(record, beside))
         self._finish()
 
     def event(self, kind: str, **fields: Any) -> None:

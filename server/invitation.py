@@ -9,7 +9,7 @@ from .deadlines import UPLOADS
 from .ingest import STALLS_A_TRIP
 from ..protocol import messages_pb2 as pb
 from ..protocol.canonical import settings_to_pb
-from ..protocol.errors import SettingsError
+from ..protocol.errors import PeerError, SettingsError
 from ..protocol.plan import Params, read
 from ..protocol.wire import MAX_MESSAGE
 
@@ -75,6 +75,15 @@ class Plan:
         """Return the certificates of the roster that `node` has not been sent yet."""
         members = (self.cohort[other] for other in roster)
         return [m.der for m in members if not knows(node, m.member.fingerprint)]
+
+    def check_size(self, node: str, announced: int) -> None:
+        """Compare what a member says of its vector with what this round's is; bytes.
+
+        Raises:
+            PeerError: It is of another round's length.
+        """
+        if announced != (total := self.layout.total_bytes):
+            raise PeerError(node, "announces a vector", f"{total} bytes", announced)
 
     @property
     def params(self) -> Params:

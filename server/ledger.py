@@ -17,21 +17,18 @@ committed row survives a power cut.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
 from . import ledger_file
-from ..protocol.canonical import canonical
+from .ledger_chain import dump, link, linked
 from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 OUTCOMES = ("finished", "aborted", "void", "lost")
@@ -142,7 +139,7 @@ class Ledger:
         Raises:
             StateError: The ledger has a run already, or cannot be written.
         """
-        row = {"run": run, "created": created, "security": security, "config": _dump(config)}
+        row = {"run": run, "created": created, "security": security, "config": dump(config)}
         with self._watched():
             if self._db.execute("SELECT 1 FROM run").fetchone():
                 raise StateError(
@@ -173,13 +170,15 @@ class Ledger:
             )
         row = {
             "at": at, "kind": kind, "round": round, "attempt": attempt,
-            "node": node, "code": code, "detail": _dump(detail or {}),
+            "node": node, "code": code, "detail": dump(detail or {}),
         }  # fmt: skip
         with self._watched():
             self._append("event", row)
 
-    def commit_round(self, record: RoundRecord) -> None:
+    def commit_round(self, record: RoundRecord, beside: Event | None = None) -> None:
         """Append the outcome of an attempt; only when this returns is the round finished.
+
+        `beside` is an event of it that names no node: both are written, or neither is.
 
         Raises:
             SettingsError: The outcome is none of `OUTCOMES`.
@@ -189,9 +188,11 @@ class Ledger:
         if record.outcome not in OUTCOMES:
             raise SettingsError("ledger round.outcome", f"one of {OUTCOMES}", record.outcome)
         values = {item.name: getattr(record, item.name) for item in fields(record)}
-        row = {k: v if isinstance(v, str | int) else _dump(v) for k, v in values.items()}
-        with self._watched():
+        row = {k: v if isinstance(v, str | int) else dump(v) for k, v in values.items()}
+        with self.together():
             self._append("round", row)
+            if beside is not None:
+                self.event(**asdict(beside))
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -284,7 +285,7 @@ class Ledger:
         chain = [bytes(32)]
         for seq, table, row in sorted(rows, key=itemgetter(0)):
             stored = row.pop("hash")
-            if seq != len(chain) or stored != _linked(chain[-1], table, row):
+            if seq != len(chain) or stored != linked(chain[-1], table, row):
                 raise StateError(
                     str(self.path), f"row {len(chain)} as it was written", f"another ({table})",
                     "restore the file from a backup; do not resume from it",
@@ -306,7 +307,7 @@ class Ledger:
         with ledger_file.transaction(self._db):
             seq, last = self._last()
             row = {"seq": seq + 1, **row}
-            row["hash"] = _link(last, table, row)
+            row["hash"] = link(last, table, row)
             names, marks = ", ".join(row), ", ".join("?" * len(row))
             self._db.execute(
                 f"INSERT INTO {table} ({names}) VALUES ({marks})",  # noqa: S608 - own names
@@ -342,28 +343,6 @@ class Ledger:
 
     def _watched(self) -> AbstractContextManager[None]:
         return ledger_file.watched(self.path)
-
-
-def _link(last: bytes, table: str, row: Mapping[str, object]) -> bytes:
-    return hashlib.sha256(last + canonical({"table": table, **row})).digest()
-
-
-def _linked(last: bytes, table: str, row: Mapping[str, object]) -> bytes | None:
-    """Return the hash of a row as it was read; None for values that no row was written with."""
-    try:
-        return _link(last, table, row)
-    except SettingsError:
-        return None
-
-
-def _dump(value: object) -> str:
-    """Return JSON in one spelling; a number that is not finite becomes its name."""
-    if isinstance(value, Mapping):
-        value = {
-            k: str(v) if isinstance(v, float) and not math.isfinite(v) else v
-            for k, v in value.items()
-        }
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _own(row: dict[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,8 @@ class Beside(NamedTuple):
     """Bytes up and down; None for what went through the coordinator."""
     held: tuple[int, ...] = ()
     """Earlier rounds whose models are still trained from."""
+    clients: Mapping[str, str] = MappingProxyType({})
+    """What the event beside the entry says of single clients (client_times.py)."""
     exact: bool = False
     """Whether the sum has no code whose resolution a setting could waste."""
 
@@ -125,6 +127,12 @@ def warnings(record: Mapping[str, float], codec: Codec, *, exact: bool = False) 
             f"{weight:.0f}; lower it"
         )
     return lines
+
+
+def refused(codes: Sequence[str]) -> str:
+    """Return why updates were refused, as words behind a cause; empty where none was."""
+    said = ", ".join(f"{codes.count(code)} x {code}" for code in sorted(set(codes)))
+    return f" (refused: {said})" if said else ""
 
 
 def entry(

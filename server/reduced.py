@@ -26,7 +26,7 @@ from .coordinator import Coordinator
 from .core.world import World
 from .embedded import Embedded
 from .firewall import Firewall
-from .outcome import NOTHING, Beside
+from .outcome import NOTHING, Beside, refused
 from .stepping import Mean, Stepped
 from ..protocol.codec import Codec
 from ..protocol.errors import SettingsError, StateError, VoidRound
@@ -160,7 +160,7 @@ class ReducedAttempt(Attempt):
         self._move(RoundEvent.FROZEN_PLAIN, now)
         if handed.update is None or u < params.min_survivors:
             why = f"{u} updates count, at least {params.min_survivors} are needed"
-            self.fail(RoundEvent.TOO_FEW, f"{why}{_folded(handed.refused)}", now)
+            self.fail(RoundEvent.TOO_FEW, f"{why}{refused([*handed.refused.values()])}", now)
             return
         self.codec = Codec(n, params.value_range, params.weight_cap)
         self.sums = Sums(handed.update.weight, 0, {**handed.sums})
@@ -227,10 +227,3 @@ class ReducedCoordinator(Coordinator):
         attempt = self._opened(ReducedAttempt, plan, now)
         attempt.model = self._embedded.model
         self._attempt = attempt
-
-
-def _folded(refused: Mapping[str, str]) -> str:
-    """Return why updates were refused, as words behind a cause."""
-    codes = list(refused.values())
-    said = ", ".join(f"{codes.count(code)} x {code}" for code in sorted(set(codes)))
-    return f" (refused: {said})" if said else ""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import doctor
+from .client_times import KIND as CLIENTS
 from .ledger import NODE_DETAIL, Ledger
 from .run_directory import list_runs
 from .server_toml import ServerSettings
@@ -148,7 +149,7 @@ def _record(ledger: Ledger, created: str, config: Mapping[str, Any]) -> dict[str
             **{key: getattr(e, key) for key in ("at", "kind", "round", "attempt", "node", "code")},
             "detail": {key: value for key, value in e.detail.items() if key in NODE_DETAIL},
         }
-        for e in ledger.events()[-EVENTS:]
+        for e in [e for e in ledger.events() if e.kind != CLIENTS][-EVENTS:]
     ]
     settings = {key: config[key] for key in SETTINGS if key in config}
     return {"created": created, "settings": settings, "rounds": rounds, "events": events}

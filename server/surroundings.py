@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .core.worlds import AnyWorld
     from .ingest import AggregationCore, Intake
     from .invitation import Joined, Plan
-    from .ledger import RoundRecord
+    from .ledger import Event, RoundRecord
     from .open_round import OpenRounds
     from .stepping import StateFile
     from ..protocol.manifest import Manifest
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Entries(Protocol):
     """Takes what a ledger keeps (ledger.py)."""
 
-    def commit_round(self, record: RoundRecord, /) -> None:
-        """Append the outcome of an attempt."""
+    def commit_round(self, record: RoundRecord, beside: Event | None = None, /) -> None:
+        """Append the outcome of an attempt, and an event with it."""
 
     def event(
         self,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .ledger import RoundRecord
+    from .ledger import Event, RoundRecord
     from .run_directory import RunDirectory
     from .stepping import StateFile
     from ..protocol.manifest import Manifest
@@ -67,9 +67,9 @@ class WriteBehind:
         self.flush()
         self.later(self._directory.write_round, n, arrays, manifest, digest, extra, moments)
 
-    def commit_round(self, record: RoundRecord) -> None:
+    def commit_round(self, record: RoundRecord, beside: Event | None = None) -> None:
         """Append an outcome as `Ledger.commit_round`."""
-        self.later(self._directory.ledger.commit_round, record)
+        self.later(self._directory.ledger.commit_round, record, beside)
 
     def event(self, kind: str, **fields: Any) -> None:
         """Append an event as `Ledger.event`."""

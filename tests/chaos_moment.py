@@ -194,10 +194,10 @@ def _watch_disk(due: Executioner) -> None:
         due.reached(n, "written", 2)
         return found
 
-    def committed(self: Ledger, record: RoundRecord) -> None:
+    def committed(self: Ledger, record: RoundRecord, *rest: Any) -> None:
         train = (record.phase, record.outcome) == ("train", "finished")
         due.reached(record.round * train, "committed", 1)
-        commit(self, record)
+        commit(self, record, *rest)
         due.reached(record.round * train, "committed", 2)
 
     def kept(self: OpenRounds, plan: Plan, *rest: Any) -> None:

@@ -335,9 +335,9 @@ class Stage:
         ]
 
     def events(self) -> list[Event]:
-        """Return what the ledger says happened, but for the first model and the run's memory."""
+        """Return what the ledger says happened, but for what every run or round says."""
         events = self.directory.ledger.events()
-        return [e for e in events if e.kind not in {"initial", "memory"}]
+        return [e for e in events if e.kind not in {"initial", "memory", "clients"}]
 
     def told(self, kind: str) -> list[tuple[int, str]]:
         """Return member's index and code of the ledger's events of one kind."""
