@@ -16,8 +16,10 @@ from umbel.protocol.layout import MessageLayout
 from umbel.protocol.manifest import Manifest
 from umbel.simulation.clock.buffered import Buffered, Flow
 from umbel.simulation.clock.synchronous import Synchronous, Terms
+from umbel.simulation.fleet.counter import uniform
 from umbel.simulation.fleet.devices import Load
 from umbel.simulation.fleet.profiles import ArrayFleet, Profiles
+from umbel.simulation.fleet.sites import word_of
 from umbel.simulation.fleet.toml import read
 from umbel.strategies.trainer import Settings, TaskTrainer
 from umbel.tests import large_async
@@ -32,10 +34,11 @@ FLEET = """
 seed = 5
 [cohorts.phones]
 share = 0.7
+site = "north"
 samples = { loguniform = [10, 100] }
 speed = { lognormal = { median = 0.5, sigma = 1 } }
 bandwidth = { loguniform = [1e3, 1e5] }
-jitter = 0.2
+spread = 0.2
 dropout = 0.1
 crash = 0.1
 [cohorts.phones.online]
@@ -46,6 +49,9 @@ share = 0.3
 samples = 200
 speed = 0.01
 bandwidth = 1e6
+[sites.north]
+outage = 0.2
+correlation = 0.3
 """
 ASYNC: dict[str, Any] = {"buffer": 4, "cohort": 7, "staleness": "polynomial 0.5", "lr": 0.1}
 FLOORS: dict[str, Any] = {"min-members": 2, "min-survivors": 2}
@@ -140,12 +146,46 @@ def test_a_killed_run_over_a_fleet_goes_on_with_the_same_bits(tmp_path: Path, fl
     assert digest(run(tmp_path / "killed", said, resume=True)) == whole
 
 
-def test_another_fleet_does_not_go_on(tmp_path: Path, fleet: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new"), [("crash = 0.1", "crash = 0.2"), ("outage = 0.2", "outage = 0.3")]
+)
+def test_another_fleet_does_not_go_on(tmp_path: Path, fleet: Path, old: str, new: str) -> None:
     said = {**ASYNC, **FLOORS, "fleet": str(fleet), "rounds": 2}
     run(tmp_path / "home", said)
-    fleet.write_text(FLEET.replace("crash = 0.1", "crash = 0.2"), "utf-8")
+    fleet.write_text(FLEET.replace(old, new), "utf-8")
     with pytest.raises(StateError, match=r"expected the fleet of its start, got another"):
         run(tmp_path / "home", said, resume=True)
+
+
+def test_rounds_of_a_site_that_is_cut_off_are_tried_again(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    text = """
+        seed = 3
+        [cohorts.all]
+        share = 1
+        site = "north"
+        samples = 1
+        speed = 900
+        bandwidth = 1e6
+        [sites.north]
+        outage = 0.5
+    """
+    file.write_text(text, "utf-8")
+    said = {"rounds": 12, "cohort": 4, "deadline": 1200.0, "attempts": 30, "fleet": str(file)}
+    result = run(tmp_path / "home", {**said, **FLOORS})
+    clock = Synchronous(
+        read(file).fleet(CLIENTS, 0),
+        Terms(cohort=4, invited=4, deadline=1200, quorum=2, load=load()),
+    )
+    for record in result.records:
+        decision = clock.decide(record.round, record.attempt - result.records[0].attempt)
+        cut = uniform(3, 17, word_of("north"), int(decision.opened) // 3600) < 0.5
+        assert (record.outcome == "aborted") == (decision.void is not None) == cut
+        assert record.metrics["clock.closed"] == decision.closed
+        assert record.metrics["clients.lost"] == (4 if cut else 0)
+    outcomes = [record.outcome for record in result.records]
+    assert outcomes.count("finished") == 12
+    assert outcomes.count("aborted") > 5
 
 
 def test_a_fleet_from_python(tmp_path: Path) -> None:
