@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from .clock.choosing import Pace, clock_for
+from .engine.answers import Groups
 from .engine.central import CentralTest
 from .engine.replicas import follow
 from .engine.rounds import CLOCK, VERSIONS, Course, Rounds, Stopwatch, summed
@@ -92,6 +93,7 @@ class Population:
         self.ranks: Group | None = None
         """The processes that train with this one, where there are several and it is the first."""
         self._observe, self.records = observe, list[RoundRecord]()
+        self._groups = Groups()
         self.refusals = list[str]()
         with boundary():
             self._trainer = TaskTrainer(task)
@@ -256,6 +258,7 @@ class Population:
             collect=collect,
             clock=clock,
             nodes=self.names,
+            groups=self._groups,
             epochs=local.resolved(self._trainer.task)[1].epochs,
             every=simulated.client_test_every,
             watch=watch,
@@ -280,6 +283,7 @@ class Population:
             load=load,
         )
         fleet = simulated.devices(run.seed)
+        self._groups = Groups.in_(fleet)
         return clock_for(fleet, simulated.clients, pace)
 
     def _note(self, record: RoundRecord) -> None:
@@ -316,7 +320,7 @@ class Names:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Return the number of each client that took part, by its id."""
+        """Return the number of each client that was named, by its id: all that took part."""
         return {node: index for index, node in self._ids.items()}
 
 

@@ -64,6 +64,9 @@ class Decision:
     """For each the bytes of the model that had reached it by then."""
     sent: Ids = field(repr=False)
     """For each the bytes of its update that had left it by then."""
+    sending: NDArray[np.float64] | None = field(default=None, repr=False)
+    """Synchronous, with a fleet: for each the seconds that its update takes to be sent, which are
+    the last of `seconds` where it arrives."""
     void: str | None = None
     """Why the round has no result: too few arrived. Nobody trains, the model stays, and the time
     until `closed` has passed all the same."""

@@ -113,6 +113,7 @@ class Synchronous:
             seconds=seconds,
             received=received,
             sent=sent,
+            sending=times.up,
             void=void,
         )
 

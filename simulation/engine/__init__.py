@@ -8,7 +8,8 @@ Tiers                loop.py trains one client after another in this process, to
                      of many models, torch_sums.py judges and adds their updates. tiers.py says
                      which tiers a task may have, choosing.py takes the fastest by a short trial.
 Rounds               rounds.py drives them, one after another, figures.py is what each says in the
-                     ledger, central.py tests the models.
+                     ledger, answers.py what it says of single clients there, central.py tests the
+                     models.
 Hand-over            hand_over.py says which runs need a row of every client, row_buffer.py is
                      where those of a robust rule lie.
 Processes            pool.py is a pool of workers for any user code: pool_server.py starts them,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import figures
+from .answers import Groups, answers
 from .work import Work
 from ...server.outcome import Beside
 from ...server.reduced import FixedSum, Handed
@@ -83,6 +84,8 @@ class Course:
     """Over a client's examples in a round."""
     every: int = 0
     """In every so many rounds clients test the model that they receive; 0 in none."""
+    groups: Groups = field(default_factory=Groups)
+    """Clients that the ledger counts together."""
     watch: Stopwatch = field(default_factory=Stopwatch)
     """Counts the seconds; whoever tests models counts there too."""
     said: Callable[[int, str], None] = lambda _client, _cause: None
@@ -145,6 +148,7 @@ class Rounds:
             extra={CLOCK: self._course.clock.state(), VERSIONS: list(decision.versions)},
             traffic=(int(decision.sent.sum()), int(decision.received.sum())),
             held=decision.versions,
+            clients=answers(decision, self._course.groups, self._course.nodes),
         )
 
     def _work(self, decision: Decision) -> Work:
