@@ -6,12 +6,16 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from umbel.server.ledger import RoundRecord
+from umbel.server.reviews import Item, decide
 from umbel.server.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from umbel.server.ledger import Ledger
+
+_AT = "2026-01-02T04:05:06+00:00"
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\x00"
 """What a name, a cause or a code could be, in the worst case."""
 
@@ -114,3 +118,57 @@ def full(home: Path, run: str = "fleet-1", rounds: int = 60, clients: int = 1000
                 kind, code = draw.choice([("lost", "training"), ("refused", "not finite")])
                 directory.ledger.event(kind, round=n, attempt=0, node=member, code=code)
             commit(directory, n, metrics=metrics, seconds=seconds, roster=cohort)
+
+
+def planned(home: Path, plan: Mapping[str, Any], run: str = "planned", rounds: int = 60) -> None:
+    """Make a run of devices that was started with a plan, and is half as slow again.
+
+    Its record keeps of the plan what a run keeps (server/run_plan.py); round 20 takes three times
+    as long, and item 1 is decided where item 2 waits.
+    """
+    draw = random.Random(11)  # noqa: S311 - nothing is secret here
+    kept = {
+        key: plan[key]
+        for key in (
+            *("digest", "fleet", "model", "settings", "round", "quorum", "clients", "bytes"),
+            "expect",
+        )
+    }
+    times = [seconds for _, seconds in plan["round"]["quantiles"]]
+    with begin(
+        home, run, {"rounds": rounds, "clients": 12, "flower-run": "1", "plan": kept}
+    ) as directory:
+        for n in range(1, rounds + 1):
+            seconds = 1.5 * draw.choice(times) * (3 if n == 20 else 1)
+            cohort = [node(i) for i in range(12) if draw.random() < 0.9]
+            metrics = {"train.loss": 2.0 * 0.95**n, "test.loss": 2.1 * 0.95**n}
+            metrics |= {"test.accuracy": 1 - 0.9 * 0.95**n, "saturation": 1e-5 * n}
+            parts = {"inviting": 0.9 * seconds, "summing": 0.1 * seconds}
+            if n % 25 == 0:
+                cause = "4 members are ready, at least 5 are needed"
+                commit(directory, n, outcome="aborted", cause=cause, seconds={"inviting": 180.0})
+            if n % 7 == 0:
+                directory.ledger.event(
+                    "refused", round=n, attempt=int(n % 25 == 0), node=node(1), code="REASON_LIMITS"
+                )
+            commit(
+                directory,
+                n,
+                metrics=metrics,
+                seconds=parts,
+                roster=cohort,
+                attempt=int(n % 25 == 0),
+            )
+        _reviewed(directory.ledger, times, rounds)
+
+
+def _reviewed(ledger: Ledger, times: Sequence[float], last: int) -> None:
+    """Raise two items, and decide about the first."""
+    for number, n in ((1, 20), (2, last)):
+        item = Item(
+            number=number, signal="duration", round=n, value=4.5 * times[50], low=times[0],
+            high=times[-1], cause="the devices' training took longer", pauses=True, at=_AT,
+        )  # fmt: skip
+        detail = item.detail()
+        ledger.event("review", round=n, attempt=0, code=item.signal, detail=detail, at=_AT)
+    decide(ledger, 1, approve=True, by="ada@ward", why="the ward's line was down", at=_AT)

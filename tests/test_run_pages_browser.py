@@ -9,7 +9,7 @@ import pytest
 from umbel.cli import main
 from umbel.simulation.pages.plan_page import page as page_of_plan
 from umbel.tests import browser, recorded_plans
-from umbel.tests.recorded_runs import HOSTILE, begin, commit, full, node
+from umbel.tests.recorded_runs import HOSTILE, begin, commit, full, node, planned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +66,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("pages")
     full(home)
     full(home, "fleet-2", rounds=25, clients=300)
+    planned(home, recorded_plans.example())
     with begin(home, "poor", {}) as directory:
         for n in (1, 2):
             commit(directory, n, roster=[node(1), node(2)], metrics={"train.loss": 1.0 / n})
@@ -79,7 +80,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         commit(directory, 3, outcome="aborted", cause=HOSTILE)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("UMBEL_HOME", str(home))
-        for run in ("fleet-1", "poor", "hostile"):
+        for run in ("fleet-1", "planned", "poor", "hostile"):
             assert main(["runs", "report", run, "-o", str(home / f"{run}.html")]) == 0
         both = ["fleet-1", "fleet-2", "hostile"]
         assert main(["runs", "compare", *both, "-o", str(home / "compared.html")]) == 0
@@ -88,7 +89,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [NARROW, WIDE])
-@pytest.mark.parametrize("name", ["fleet-1", "poor", "hostile", "compared", "plan"])
+@pytest.mark.parametrize("name", ["fleet-1", "planned", "poor", "hostile", "compared", "plan"])
 def test_a_page_is_whole_and_readable(
     chromium: browser.Browser, pages: Path, name: str, width: int
 ) -> None:

@@ -19,7 +19,8 @@ from umbel.simulation.pages.figures import READS, Figures
 from umbel.simulation.pages.markup import Markup, tag, text
 from umbel.simulation.pages.report import report
 from umbel.tests import simulated_runs
-from umbel.tests.recorded_runs import HOSTILE, begin, commit, entry, full, node
+from umbel.tests.recorded_plans import example
+from umbel.tests.recorded_runs import HOSTILE, begin, commit, entry, full, node, planned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +98,30 @@ def test_a_page_of_a_run_that_was_simulated(home: Path, capsys: pytest.CaptureFi
     assert "Recorded where a fleet is simulated" in elements.text
     assert f"numpy {np.__version__}" in elements.text
     assert "hand-over sum: " in elements.text
+
+
+def test_a_run_with_a_plan_is_set_beside_it(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sixty rounds and two that failed, all half as slow again; item 2 waits for somebody."""
+    planned(home, example())
+    page, elements = made(home, "planned", capsys)
+    for heading in ("For review", "Beside the plan", "Was the plan right?", "Signals"):
+        assert f"<h2>{heading}</h2>" in page
+    assert re.search(
+        r"The plan was too hopeful: \d+ of 62 rounds were slower than its p90, where 6\.2 were to",
+        elements.text,
+    )
+    assert "The run waits for a decision about item 2: umbel runs review planned" in elements.text
+    assert "ada@ward, 2026-01-02T04:05:06+00:00" in elements.text
+    assert "the ward's line was down" in elements.text
+    assert "1 approved, 1 open" in elements.text
+    assert "62 attempts at rounds, 2 aborted." in elements.text
+    assert page == made(home, "planned", capsys)[0]
+
+
+def test_a_plan_that_no_run_keeps_is_said(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with begin(home, "odd", {"plan": {"digest": 5}}) as directory:
+        commit(directory, 1, roster=[node(1)], seconds={"inviting": 1.0})
+    assert "The record's plan cannot be read: " in made(home, "odd", capsys)[1].text
 
 
 def test_the_same_record_gives_the_same_bytes(

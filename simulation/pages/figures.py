@@ -16,15 +16,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...server import outcome
+from ...server import outcome, reviews
+from ...server.run_plan import RunPlan
 from ...server.settings import COMPUTED_BY, FLOWER_RUN
-from ...server.signals import AGES, EVAL, GROUPS, finished, on_clients, registered
+from ...server.signals import AGES, EVAL, GROUPS, finished, on_clients, registered, signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ...server.ledger import Event, RoundRecord, RunRecord
+    from ...server.reviews import Item
     from ...server.run_directory import RunDirectory
+    from ...server.signals import Signals
 
 READS = {
     "the server's test": outcome.TEST,
@@ -40,6 +43,7 @@ READS = {
     "tier, why": "simulation.reason",
     "hand-over": "simulation.hand-over",
     "versions": COMPUTED_BY,
+    "plan": "plan",
 }
 """Every name that a page looks for: metrics of a round's entry, then keys of a run's record, with
 dots for tables in tables. What ends in a point begins a family: `clients.accuracy.p10`,
@@ -64,7 +68,7 @@ PARTS = {
     **{"evaluation": "the clients' test of the model"},
 }
 """Parts of a round in their order, and what each waits for or does."""
-PASSING = frozenset({"initial", "tested", "memory"})
+PASSING = frozenset({"initial", "tested", "memory", "clients", "decision", "went on"})
 """Kinds that are no trouble."""
 
 
@@ -104,6 +108,8 @@ class Figures:
     """Rows of the ledger, and the hash of the last."""
     kept: Sequence[int] = ()
     """Rounds whose models are on the disk."""
+    items: Sequence[Item] = ()
+    """What the run asked people to look at, and what was decided."""
 
     @classmethod
     def of(cls, directory: RunDirectory) -> Figures:
@@ -116,7 +122,7 @@ class Figures:
         ledger.verify()
         made = cls.made(ledger.run(), ledger.rounds(), ledger.events())
         kept = sorted(directory.committed().intersection(directory.kept()))
-        return replace(made, head=ledger.head(), kept=kept)
+        return replace(made, head=ledger.head(), kept=kept, items=reviews.items(ledger))
 
     @classmethod
     def made(
@@ -137,6 +143,21 @@ class Figures:
         """How many training rounds the run was to have, if it says so."""
         found = self.run.config.get("rounds")
         return found if type(found) is int else None
+
+    @cached_property
+    def plan(self) -> RunPlan | None:
+        """The plan that the run was started with.
+
+        Raises:
+            SettingsError: The record has one that no run keeps.
+        """
+        kept = self.recorded(READS["plan"])
+        return None if kept is None else RunPlan.of_record(kept, self.run.run)
+
+    @cached_property
+    def signals(self) -> Signals:
+        """Its signals, of each round and of the whole run."""
+        return signals(self.run, self.records, self.events)
 
     @property
     def simulated(self) -> bool:

@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 
 MOST = 12
 """Pictures at most."""
-_ELSEWHERE = (READS["what became of clients"], READS["staleness"])
-_COUNTS = ("examples", "clock.opened", READS["virtual time"], READS["work of the devices"])
+_ELSEWHERE = (READS["what became of clients"], READS["staleness"], "saturation")
+_COUNTS = (
+    "examples",
+    "saturation",
+    "clock.opened",
+    READS["virtual time"],
+    READS["work of the devices"],
+)
 
 
 def metrics(figures: Figures) -> Markup | None:

@@ -15,8 +15,11 @@ from .markup import Markup, tag
 from .metrics import metrics
 from .over_rounds import Stack, stacked
 from .participation import participation
+from .planned import plan
+from .reviews import reviews
 from .scale import TIMES, duration, size
 from .shell import page
+from .signals import signals
 from .staleness import staleness
 from .troubles import troubles
 from ... import __version__
@@ -54,10 +57,14 @@ def report(figures: Figures) -> bytes:
 def _sections(figures: Figures) -> list[Markup | None]:
     if not figures.points:
         line = "No training round has finished yet, so there is nothing to draw."
-        return [section("Learning", missing(line)), troubles(figures), _run(figures)]
+        lacks = section("Learning", missing(line))
+        return [reviews(figures), lacks, *plan(figures), troubles(figures), _run(figures)]
     drawn = {"From client to client": spread(figures), "Staleness": staleness(figures)}
     return [
+        reviews(figures),
         learning(figures),
+        *plan(figures),
+        signals(figures),
         tag("div", participation(figures), outcomes(figures), class_="twin"),
         *drawn.values(),
         metrics(figures),
