@@ -1,4 +1,4 @@
-"""How many of n independent clients: the binomial count, exact far into its tails.
+"""Counts of events: binomial and hypergeometric, exact far into their tails.
 
 The k-th of n independent arrivals is there by x as often as k of them or more are: with F(x) the
 share that arrives by x (below 1 for ever where some never do),
@@ -81,6 +81,30 @@ def binomial(n: int, p: float) -> Reals:
         return sure
     counts = np.arange(n + 1)
     return np.exp(_log_term(np.full(n + 1, p), np.full(n + 1, 1.0 - p), np.full(n + 1, n), counts))
+
+
+def hypergeometric(population: int, marked: int, sample: int) -> Reals:
+    """Return P[x marked ones in a sample without replacement], x = 0 .. sample, float64.
+
+    Raises:
+        ValueError: More marked or sampled than there are.
+    """
+    if not (0 <= marked <= population and 0 <= sample <= population):
+        got = f"{sample} of {population}, {marked} marked"
+        raise ValueError(f"a sample without replacement: expected both within, got {got}")
+    least, most = max(0, sample + marked - population), min(sample, marked)
+    x = np.arange(least, most + 1)
+    found = np.zeros(sample + 1)
+    if population in (0, sample) or marked in (0, population):
+        found[least] = 1.0
+        return found
+    share = np.full(len(x), sample / population)  # any works: it falls out
+    parts = (marked, x), (population - marked, sample - x)
+    logs = sum(_log_term(share, 1 - share, np.full(len(x), of), take) for of, take in parts)
+    one = np.array([sample])
+    whole = _log_term(share[:1], 1 - share[:1], np.array([population]), one)
+    found[least : most + 1] = np.exp(logs - whole)
+    return found
 
 
 def _tail(success: Reals, fail: Reals, n: Ints, first: Ints) -> Reals:
