@@ -23,6 +23,8 @@ from umbel.simulation.fleet.profiles import ArrayFleet, Behaviour, Members, Prof
 from umbel.simulation.fleet.sites import word_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 HOURS = 4000
@@ -209,3 +211,22 @@ def test_a_function_s_devices_have_sites() -> None:
     assert 60 < cut < 140
     with pytest.raises(SettingsError, match=r"profile\.site: expected a name, got 'int'"):
         Profile(samples=1, site=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Site(outage=1.5), r"site\.outage: expected 0 to 1, got 1\.5"),
+        (
+            lambda: Site(correlation=1e-7),
+            r"site\.correlation: expected 0, or 1e-06 to 1, got 1e-07",
+        ),
+        (lambda: Site(outage="often"), r"site\.outage: expected a number, 0 to 1, got 'str'"),  # type: ignore[arg-type]
+        (lambda: Behaviour(spread=-1), r"behaviour\.spread: expected 0 to 10, got -1"),
+        (lambda: Behaviour(jitter=np.nan), r"behaviour\.jitter: expected 0 to 1, got nan"),
+        (lambda: Behaviour(dropout=True), r"behaviour\.dropout: expected a number, 0 to 1, got"),
+    ],
+)
+def test_what_no_site_and_no_device_has(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        make()

@@ -13,6 +13,7 @@ import numpy as np
 
 from .counter import Purpose, uniform
 from .devices import Fate, Fates, Times
+from .quantities import Range, checked
 from .sites import Sites, hour_of, lost_at, word_of
 from ...clients.child import boundary
 from ...protocol.errors import SettingsError
@@ -57,18 +58,21 @@ class Profile:
         Raises:
             SettingsError: A value is none that a device has.
         """
-        for name, low, high in (
-            ("samples", 1, 2**31 - 1), ("speed", 0, 1e9), ("downlink", 1e-3, np.inf),
-            ("uplink", 1e-3, np.inf), ("begin", -np.inf, np.inf), ("end", -np.inf, np.inf),
-            ("dropout", 0, 1), ("crash", 0, 1),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-                raise SettingsError(f"profile.{name}", "a number", type(value).__name__)
-            if not low <= value <= high:
-                raise SettingsError(f"profile.{name}", f"{low:g} to {high:g}", float(value))
+        checked(self, "profile", _RANGES)
         if not isinstance(self.site, str):
             raise SettingsError("profile.site", "a name", type(self.site).__name__)
+
+
+_RANGES = {
+    "samples": Range(1, 2**31 - 1, ""),
+    "speed": Range(0, 1e9, "seconds"),
+    "downlink": Range(1e-3, np.inf, "bytes/s"),
+    "uplink": Range(1e-3, np.inf, "bytes/s"),
+    "begin": Range(-np.inf, np.inf, ""),
+    "end": Range(-np.inf, np.inf, ""),
+    "dropout": Range(0, 1, ""),
+    "crash": Range(0, 1, ""),
+}
 
 
 class CalledFleet:

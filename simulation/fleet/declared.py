@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .beta import LEAST
-from .quantities import Range, check_keys, number
+from .quantities import Range, check_keys, checked, number
 from ...protocol.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ SHARE = Range(0, 1, "")
 MONEY = Range(0, 1e9, "")
 MEMORY = Range(1, 1e18, "bytes")
 SPREAD = Range(0, 10, "")
+_SITE = {"outage": SHARE, "correlation": SHARE}
+_TIED = f"0, or {LEAST:g} to 1"
 _OVERHEAD = Range(0, 1e6, "seconds")
 _FOLD = Range(1, 1e18, "bytes/s")
 _CURRENCY = re.compile(r"[A-Za-z]{1,8}")
@@ -60,7 +62,17 @@ class Site:
     outage: float = 0.0
     """Share of hours in which nothing arrives from there."""
     correlation: float = 0.0
-    """Intra-class correlation of losses at this site within an hour."""
+    """Intra-class correlation of losses at this site within an hour: 0, or 1e-6 to 1."""
+
+    def __post_init__(self) -> None:
+        """Check it.
+
+        Raises:
+            SettingsError: A value is none that a site has.
+        """
+        checked(self, "site", _SITE)
+        if 0 < self.correlation < LEAST:
+            raise SettingsError("site.correlation", _TIED, float(self.correlation))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,11 +209,10 @@ def _numbers(
 
 
 def _site(table: dict[str, object], where: str) -> Site:
-    made = Site(**_numbers(table, where, {"outage": SHARE, "correlation": SHARE}, set()))
-    if 0 < made.correlation < LEAST:
-        expected = f"0, or {LEAST:g} to 1"
-        raise SettingsError(f"{where}.correlation", expected, made.correlation)
-    return made
+    numbers = _numbers(table, where, _SITE, set())
+    if 0 < numbers.get("correlation", 0.0) < LEAST:
+        raise SettingsError(f"{where}.correlation", _TIED, numbers["correlation"])
+    return Site(**numbers)
 
 
 def _prices(table: dict[str, object], where: str) -> Prices:

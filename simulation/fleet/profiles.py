@@ -22,6 +22,7 @@ import numpy as np
 from .counter import Purpose, uniform
 from .devices import Fate, Fates, Times
 from .distributions import normal, place_of
+from .quantities import Range, checked
 from .sites import Losses
 from ...protocol.errors import SettingsError
 
@@ -100,6 +101,22 @@ class Behaviour:
     name: str = ""
     site: str = ""
     """Where they are; empty: nowhere in particular."""
+
+    def __post_init__(self) -> None:
+        """Check it.
+
+        Raises:
+            SettingsError: A value is none that devices have.
+        """
+        checked(self, "behaviour", _BEHAVIOUR)
+
+
+_BEHAVIOUR = {
+    "jitter": Range(0, 1, ""),
+    "spread": Range(0, 10, ""),
+    "dropout": Range(0, 1, ""),
+    "crash": Range(0, 1, ""),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from .distributions import (
     Choice,
     Clipped,
@@ -28,7 +30,7 @@ from .distributions import (
 from ...protocol.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from .distributions import Distribution
 
@@ -58,6 +60,20 @@ def number(value: object, where: str, bounds: Range) -> float:
     if not bounds.low <= value <= bounds.high:  # type: ignore[operator]
         raise SettingsError(where, str(bounds), value)
     return float(value)  # type: ignore[arg-type]
+
+
+def checked(owner: object, where: str, bounds: Mapping[str, Range]) -> None:
+    """Compare fields of an object that came from Python with what they may be.
+
+    Raises:
+        SettingsError: One is no number, or outside.
+    """
+    for name, allowed in bounds.items():
+        value = getattr(owner, name)
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            raise SettingsError(f"{where}.{name}", f"a number, {allowed}", type(value).__name__)
+        if not allowed.low <= value <= allowed.high:
+            raise SettingsError(f"{where}.{name}", str(allowed), float(value))
 
 
 def distribution(value: object, where: str, bounds: Range) -> Distribution:
