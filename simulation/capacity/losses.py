@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     Mixed = tuple[Reals, Reals]
 
 T = TypeVar("T")
-FEW = 10_000
+FEW = 4096
 _BINS = 512
+_ASKED = 10_000
+"""Up to so many the hours of a site are as fine as its devices are."""
 _ROUNDING = 1e-12
 """A certainty that is this close is reached."""
 
@@ -84,6 +86,7 @@ class Losses:
         self.groups = tuple(group for group in groups if group.size > 0)
         self.sites = sites
         self.size = sum(group.size for group in self.groups)
+        self._known: dict[int, Reals] = {}
 
     def apart(self) -> Losses:
         """Return devices that are as sure one by one, but independent of each other."""
@@ -128,26 +131,26 @@ class Losses:
 
     def miss(self, n: int, k: int) -> float:
         """Return how likely fewer than k of n that are asked deliver; errors as `arrivals`."""
-        if self.size <= FEW:
-            return self.arrivals(n).below(k)
         self._check(n)
-        return self._missed(n, k)
+        if k <= 0:
+            return 0.0
+        if self.size > FEW:
+            return self._missed(n, k)
+        return float(self._all[:k].sum() if n == self.size else self._misses(k)[n])
 
     def invite(self, k: int, certainty: float) -> int | None:
         """Return the fewest to ask, so that k or more deliver at least as often as `certainty`.
 
         None: not even all of them would do.
         """
-        wanted = 1.0 - certainty + _ROUNDING
         if k <= 0:
             return 0
+        if not self.sure(k, certainty):
+            return None
+        wanted = 1.0 - certainty + _ROUNDING
         if self.size > FEW:
             return first(lambda n: self._missed(n, k) <= wanted, k, self.size)
-        shares, found = self._all, None
-        while len(shares) > k and float(shares[:k].sum()) <= wanted:
-            found = len(shares) - 1
-            shares = _one_left_out(shares)
-        return found
+        return first(lambda n: float(self._misses(k)[n]) <= wanted, k, self.size)
 
     def sure(self, k: int, certainty: float) -> bool:
         """Return whether all devices together deliver k at least as often as `certainty`."""
@@ -161,6 +164,16 @@ class Losses:
     def _check(self, n: int) -> None:
         if not 0 <= n <= self.size:
             raise ValueError(f"{n} are asked: expected 0 to {self.size}, all of them")
+
+    def _misses(self, k: int) -> Reals:
+        """Return how likely fewer than k deliver of 0, 1, .. all that are asked."""
+        if k not in self._known:
+            found, shares = np.ones(self.size + 1), self._all
+            for n in range(self.size, k - 1, -1):
+                found[n] = shares[:k].sum()
+                shares = _one_left_out(shares)
+            self._known[k] = found
+        return self._known[k]
 
     def _missed(self, n: int, k: int) -> float:
         values, weights = self._mixed
@@ -184,7 +197,7 @@ class Losses:
         for name, here in self._by_site.items():
             shares = np.array([group.size for group in here]) / self.size
             weights, chances = self._hours(
-                name, here, 2 * LEAST_NODES + math.ceil(FEW * shares.sum())
+                name, here, 2 * LEAST_NODES + math.ceil(_ASKED * shares.sum())
             )
             parts.append(_binned(chances @ shares, weights))
         values, weights = _in_pairs(parts, _sum) if parts else (np.zeros(1), np.ones(1))
