@@ -38,8 +38,8 @@ The record    run_directory.py is a run on disk, run_place.py where it lies and 
               run_feed.py reads a run's ledger while another process writes it, run_lines.py are
               its rounds as lines.
 Signals       signals.py is how good each round was, by the run's record, with skew.py on how evenly
-              clients were used; signals_text.py says it in lines. calibration.py is whether a plan
-              was right about the rounds.
+              clients were used, signal_groups.py by site or cohort; signals_text.py says it in
+              lines. calibration.py is whether a plan was right about the rounds.
 Core service  core_cli.py is `umbel core up`, hosts_cli.py what it is over several hosts, and
               `umbel core wing` on those: core_service.py between sessions.py (who is
               connected) with streams.py (one node's session), core_sum.py (the open sum) with

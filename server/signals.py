@@ -17,12 +17,15 @@ import numpy as np
 
 from .outcome import TEST
 from .settings import SIMULATION
+from .signal_groups import groups, told
 from .skew import Skew, counts, skew
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from .client_times import Told
     from .ledger import Event, RoundRecord, RunRecord
+    from .signal_groups import Group
 
 EVAL = "eval."
 """Before what clients find of a model on their own data."""
@@ -101,6 +104,8 @@ class Signals:
     skew: Skew | None
     """Of the clients' uses; None where no round says who was used."""
     reasons: Sequence[Reason]
+    groups: Sequence[Group] = ()
+    """Sites of a run of devices, cohorts of a simulated one; none where there is but one."""
 
     def curve(self, name: str) -> list[float | None]:
         """Return a signal in every round; None where it is not recorded."""
@@ -127,7 +132,8 @@ class Signals:
 def signals(run: RunRecord, records: Sequence[RoundRecord], events: Sequence[Event]) -> Signals:
     """Return the signals of what a ledger says."""
     tried = [record for record in records if record.phase == "train"]
-    kept, told, own = finished(tried), _nodes(events), on_clients(records)
+    kept, own = finished(tried), on_clients(records)
+    named, said = _nodes(events), told(events)
     of_round: dict[int, list[RoundRecord]] = defaultdict(list)
     for record in tried:
         of_round[record.round].append(record)
@@ -135,7 +141,8 @@ def signals(run: RunRecord, records: Sequence[RoundRecord], events: Sequence[Eve
         _round(
             record,
             of_round[record.round],
-            told.get((record.round, record.attempt), {}),
+            named.get((record.round, record.attempt), {}),
+            said.get((record.round, record.attempt)),
             own.get(record.round, {}),
         )
         for record in kept
@@ -149,6 +156,7 @@ def signals(run: RunRecord, records: Sequence[RoundRecord], events: Sequence[Eve
         attempts=dict(sorted(Counter(record.outcome for record in tried).items())),
         skew=skew(counts(uses, registered(run, len(uses)))) if uses else None,
         reasons=reasons(events),
+        groups=groups(run, kept, said),
     )
 
 
@@ -257,7 +265,8 @@ def _nodes(events: Iterable[Event]) -> dict[tuple[int, int], dict[str, set[str]]
 def _round(
     record: RoundRecord,
     attempts: Sequence[RoundRecord],
-    told: Mapping[str, set[str]],
+    named: Mapping[str, set[str]],
+    said: Told | None,
     own: Mapping[str, float],
 ) -> Round:
     """Return one round.
@@ -265,13 +274,15 @@ def _round(
     Args:
         record: Of the attempt that finished.
         attempts: Of all attempts at the round.
-        told: Nodes that events name, by kind.
+        named: Nodes that events name, by kind.
+        said: What is known of all clients of the attempt that finished.
         own: What clients found of the round's model.
     """
     metrics, used = record.metrics, len(record.survivors)
-    named = set[str]().union(*told.values())
-    said_no = set[str]().union(*(nodes for kind, nodes in told.items() if kind in REJECTED))
-    asked = _whole(metrics.get("clients.invited")) or len(named.union(record.roster))
+    gone = set[str]().union(*named.values())
+    said_no = set[str]().union(*(nodes for kind, nodes in named.items() if kind in REJECTED))
+    asked = _whole(metrics.get("clients.invited")) or (sum(said.asked) if said is not None else 0)
+    asked = asked or len(record.roster) + len(gone.difference(record.roster))
     refused = _whole(metrics.get("clients.refused")) or len(said_no)
     values = {
         "participation": used / asked if asked else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from . import signal_groups
 from .signals import SIGNALS
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def as_json(found: Signals) -> dict[str, Any]:
         "attempts": dict(found.attempts),
         "retried": found.retried,
         "skew": None if found.skew is None else asdict(found.skew),
+        "groups": [signal_groups.as_json(group) for group in found.groups],
         "reasons": [asdict(reason) for reason in found.reasons],
         "rounds": [
             {"round": each.number, "asked": each.asked, "used": each.used, **each.values}
@@ -43,6 +45,7 @@ def as_text(found: Signals) -> str:
     ]
     lines += _table(found)
     lines += [f"clients: {words(found.skew)}"] if found.skew is not None else []
+    lines += _groups(found)
     for reason in found.reasons[:_MOST]:
         where = f"rounds {reason.first} to {reason.last}"
         who = f"{reason.clients:,} client{'s' * (reason.clients != 1)}"
@@ -50,6 +53,19 @@ def as_text(found: Signals) -> str:
     if more := len(found.reasons) - _MOST:
         lines += [f"       and {more} reasons more: --format json"] if more > 0 else []
     return "\n".join(lines)
+
+
+def _groups(found: Signals) -> list[str]:
+    """Return a line for each site or cohort."""
+    lines = []
+    for group in found.groups:
+        fleet = "" if group.fleet is None else f"{100 * group.fleet:.3g} % of the fleet, "
+        of = "".join(f", accuracy {name} {value:.4f}" for name, value in group.accuracy.items())
+        lines.append(
+            f"  {group.name or 'no site'}: {fleet}{100 * group.share_asked:.3g} % of those asked, "
+            f"{100 * group.share_used:.3g} % of the updates{of}"
+        )
+    return lines[:_MOST]
 
 
 def words(found: Skew) -> str:

@@ -178,6 +178,7 @@ class Population:
                 "reason": tier.reason,
                 "workers": self.simulated.workers,
                 "fleet": self.simulated.digest,
+                **self._groups.sizes(self.simulated.clients),
                 **self.simulated.started,
             },
         }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from umbel.server.ledger import Ledger
 
+_PARTS = {"train": 0.02, "aggregate": 0.001, "evaluate": 0.004, "write": 0.002}
 _AT = "2026-01-02T04:05:06+00:00"
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\x00"
 """What a name, a cause or a code could be, in the worst case."""
@@ -81,6 +82,7 @@ def full(home: Path, run: str = "fleet-1", rounds: int = 60, clients: int = 1000
             "tier": "T0",
             "reason": "tier T0 (native): 2.1 times as fast as T1 in a trial",
             "hand-over": "hand-over sum: nothing needs single updates",
+            "cohorts": {"boxes": clients // 5, "phones": clients - clients // 5},
         },
         "versions": {"umbel": "0.1.0", "numpy": "2.3.0"},
     }
@@ -113,11 +115,22 @@ def full(home: Path, run: str = "fleet-1", rounds: int = 60, clients: int = 1000
             for name, under in (("p10", 0.3), ("p25", 0.2), ("p50", 0.1), ("p75", 0.05)):
                 metrics[f"clients.accuracy.{name}"] = max(0.0, accuracy - under)
             metrics["clients.accuracy.p90"] = min(1.0, accuracy + 0.05)
-            seconds = {"train": 0.02, "aggregate": 0.001, "evaluate": 0.004, "write": 0.002}
             for member in cohort[: n % 4]:
                 kind, code = draw.choice([("lost", "training"), ("refused", "not finite")])
                 directory.ledger.event(kind, round=n, attempt=0, node=member, code=code)
-            commit(directory, n, metrics=metrics, seconds=seconds, roster=cohort)
+            metrics |= _groups(directory.ledger, n, accuracy)
+            commit(directory, n, metrics=metrics, seconds=_PARTS, roster=cohort)
+
+
+def _groups(ledger: Ledger, n: int, accuracy: float) -> dict[str, float]:
+    """Say who was asked by cohort; return quantiles of their clients' accuracy."""
+    detail = {"names": '["boxes","phones"]', "asked": "40 90", "used": "35 65"}
+    ledger.event("clients", round=n, attempt=0, code="train", detail=detail)
+    return {
+        f"clients.{name}.accuracy.{quantile}": min(1.0, max(0.0, accuracy - under + more))
+        for name, under in (("boxes", 0.1), ("phones", 0.3))
+        for quantile, more in (("p10", -0.1), ("p50", 0.0), ("p90", 0.1))
+    }
 
 
 def planned(home: Path, plan: Mapping[str, Any], run: str = "planned", rounds: int = 60) -> None:

@@ -7,17 +7,36 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from umbel.cli import main
 from umbel.server.ledger import Event, RunRecord
+from umbel.server.run_directory import RunDirectory
 from umbel.server.signals import SIGNALS, duration, reasons, signals
 from umbel.server.signals_text import as_text
+from umbel.simulation.engine.figures import of_clients
+from umbel.simulation.engine.work import Report
+from umbel.simulation.fleet.toml import read
+from umbel.tests import simulated_runs
 from umbel.tests.recorded_runs import begin, commit, entry, full, node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+FLEET = """
+seed = 5
+[cohorts.phones]
+share = 0.6
+samples = 50
+speed = { lognormal = { median = 0.5, sigma = 1 } }
+bandwidth = 1e5
+[cohorts.boxes]
+share = 0.4
+samples = 200
+speed = 0.01
+bandwidth = 1e6
+"""
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "signals.md"
 
 
@@ -154,3 +173,76 @@ def test_a_secure_run_says_nothing_of_one_client_but_codes(
     for i in (0, 1, 2, 9):
         assert node(i) not in told
     assert "disk" not in told
+
+
+def test_a_simulated_fleet_tells_its_cohorts_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the devices themselves: who is in which cohort, counted over the rosters."""
+    (tmp_path / "fleet.toml").write_text(FLEET, "utf-8")
+    given = {
+        "rounds": 3,
+        "cohort": 8,
+        "client-test-every": 2,
+        "fleet": str(tmp_path / "fleet.toml"),
+    }
+    simulated_runs.run(tmp_path / "home", given)
+    fleet = read(tmp_path / "fleet.toml").fleet(simulated_runs.CLIENTS, 0)
+    sizes = np.bincount(fleet.cohort_of(np.arange(simulated_runs.CLIENTS)), minlength=2)
+    with RunDirectory.open(tmp_path / "home", "r") as directory:
+        ledger = directory.ledger
+        found = signals(ledger.run(), ledger.rounds(), ledger.events())
+        used = sum(len(record.survivors) for record in ledger.rounds())
+        invited = sum(record.metrics["clients.invited"] for record in ledger.rounds())
+        tested = ledger.rounds()[1].metrics
+    assert [group.name for group in found.groups] == ["boxes", "phones"]
+    by_name = {group.name: group for group in found.groups}
+    for name, size in zip(("phones", "boxes"), sizes, strict=True):
+        assert by_name[name].fleet == size / simulated_runs.CLIENTS
+        beginning = f"clients.{name}.accuracy."
+        own = {k.removeprefix(beginning): v for k, v in tested.items() if k.startswith(beginning)}
+        assert by_name[name].accuracy == own
+        assert set(own) == {"p10", "p50", "p90"}
+    assert sum(group.used for group in found.groups) == used
+    assert sum(group.asked for group in found.groups) == invited
+    boxes = by_name["boxes"]
+    assert boxes.representation == pytest.approx(boxes.used / used / (sizes[1] / sizes.sum()))
+    capsys.readouterr()
+    monkeypatch.setenv("UMBEL_HOME", str(tmp_path / "home"))
+    assert main(["runs", "signals", "r"]) == 0
+    assert "  phones: " in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs", "report", "r"]) == 0
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert "<h2>By cohort</h2>" in page
+    assert "Accuracy of the clients, newest test" in page
+
+
+def test_quantiles_of_a_cohort_are_over_its_own_clients() -> None:
+    report = Report(
+        verdicts=np.array([0, 0, 0, 0, 1], np.uint8),
+        weights=np.full(5, 10),
+        examples=np.full(5, 10),
+        losses=np.zeros(5),
+        metrics={"correct": np.array([1.0, 3.0, 5.0, 9.0, 0.0])},
+    )
+    found = of_clients(report, [0, 1, 0, 1, 0], ["phones", "boxes"])
+    assert found["clients.phones.accuracy.p50"] == pytest.approx(0.3)
+    assert found["clients.boxes.accuracy.p50"] == pytest.approx(0.6)
+    assert found["clients.boxes.accuracy.p10"] == pytest.approx(0.36)
+    assert not any("phones" in name for name in of_clients(report, [0] * 5, ["phones"]))
+
+
+def test_sites_of_devices_are_counted_over_those_who_are_in_the_sum() -> None:
+    """Three of ward a and two of ward b are asked; one of each is not in the sum."""
+    roster = [node(i) for i in range(4)]
+    detail = {"names": '["a","b"]', "asked": "3 2", "sites": "0 0 1 1"}
+    detail |= {"ready": "1 1 1 1", "sent": "1 - 1 -"}
+    clients = Event(kind="clients", round=1, attempt=0, code="train", detail=detail)
+    record = entry(1, roster=roster, survivors=[roster[0], roster[2]])
+    found = signals(run(), [record], [clients])
+    assert [(g.name, g.asked, g.used) for g in found.groups] == [("a", 3, 1), ("b", 2, 1)]
+    assert found.rounds[0].values["participation"] == 2 / 5
+    assert found.groups[0].fleet is None
+    odd = Event(kind="clients", round=1, attempt=0, code="train", detail={"names": "5"})
+    assert not signals(run(), [record], [odd]).groups

@@ -14,6 +14,7 @@ import numpy as np
 from ..clock.decision import Outcome
 from ..fleet.profiles import ArrayFleet
 from ...server.client_times import FATES, MOST, numbers
+from ...server.signal_groups import COHORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +34,13 @@ class Groups(NamedTuple):
     def in_(cls, fleet: Fleet | None) -> Self:
         """Return a fleet's cohorts; all clients together where it has none."""
         return cls(fleet.cohorts, fleet.cohort_of) if isinstance(fleet, ArrayFleet) else cls()
+
+    def sizes(self, clients: int) -> dict[str, dict[str, int]]:
+        """Return what a run's record says of them: how many clients each has; one alone nothing."""
+        if len(self.names) < 2:  # noqa: PLR2004 - one is no group
+            return {}
+        counts = np.bincount(self.of(np.arange(clients)), minlength=len(self.names))
+        return {COHORTS: dict(zip(self.names, counts.tolist(), strict=True))}
 
 
 def answers(

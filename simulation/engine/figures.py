@@ -9,7 +9,8 @@
               staleness.0 staleness.1 …       how many updates were so many versions old
               eval.*                          of the received model on the clients' own examples,
               clients.accuracy.p10 p50 p90    and its spread over them, where the round asked; also
-              clients.loss.p10 p50 p90        of the loss
+              clients.loss.p10 p50 p90        of the loss; and of each cohort of a fleet
+              clients.COHORT.accuracy.p10 …
     seconds   decide train aggregate evaluate idle               of this machine
     bytes     up and down, as the clock counts them
 
@@ -24,14 +25,17 @@ import numpy as np
 
 from .work import Verdict
 from ...protocol import messages_pb2 as pb
+from ...server.signal_groups import QUANTILES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .work import Report
-    from ..clock.decision import Decision
+    from numpy.typing import NDArray
 
-QUANTILES = (10, 50, 90)
+    from .work import Report
+    from ..clock.decision import Decision, Ids
+
+LEVELS = (10, 50, 90)
 """Per cent of the clients of a round whose accuracy is at most the figure."""
 _CODES = {
     Verdict.NOT_FINITE: pb.REASON_NOT_FINITE,
@@ -56,19 +60,33 @@ def of_clock(decision: Decision) -> dict[str, float]:
     return found
 
 
-def of_clients(report: Report) -> dict[str, float]:
-    """Return how many updates were refused, and how the received model did over the clients."""
+def of_clients(
+    report: Report, groups: Sequence[int] | Ids = (), names: Sequence[str] = ("",)
+) -> dict[str, float]:
+    """Return how many updates were refused, and how the received model did over the clients.
+
+    Args:
+        report: Of the clients that trained.
+        groups: For each of them the place of its cohort.
+        names: Of the cohorts; of one alone nothing is told beside the whole.
+    """
     counted = report.counted
     found = {"clients.refused": float(len(counted) - np.count_nonzero(counted))}
     examples = report.metrics.get("examples", report.examples)
+    of = np.asarray(groups)[counted] if len(names) > 1 else None
     for name, metric in (("accuracy", "correct"), ("loss", "loss")):
         if metric in report.metrics and counted.any():
             means = report.metrics[metric][counted] / np.maximum(examples[counted], 1)
-            found |= {
-                f"clients.{name}.p{q}": float(value)
-                for q, value in zip(QUANTILES, np.percentile(means, QUANTILES), strict=True)
-            }
+            found |= _quantiles(f"clients.{name}.", means)
+            if of is not None and name == "accuracy":
+                for place in np.unique(of):
+                    found |= _quantiles(QUANTILES.format(names[place]), means[of == place])
     return found
+
+
+def _quantiles(beginning: str, means: NDArray[np.float64]) -> dict[str, float]:
+    levels = np.percentile(means, LEVELS)
+    return {f"{beginning}p{q}": float(v) for q, v in zip(LEVELS, levels, strict=True)}
 
 
 def sums(report: Report, epochs: int) -> dict[str, float | int]:

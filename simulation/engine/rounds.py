@@ -128,7 +128,7 @@ class Rounds:
         for index, cause in report.causes.items():
             self._course.said(int(used[index]), cause)
         nodes = self._course.nodes(used.tolist())
-        counted = report.counted
+        counted, groups = report.counted, self._course.groups
         whole = bool(counted.all())
         return Handed(
             update=update if counted.any() else None,
@@ -136,7 +136,9 @@ class Rounds:
             survivors=nodes if whole else tuple(np.array(nodes)[counted].tolist()),
             refused={} if whole else figures.refusals(report, nodes),
             sums=figures.sums(report, self._course.epochs),
-            beside=self._beside(decision, figures.of_clients(report)),
+            beside=self._beside(
+                decision, figures.of_clients(report, groups.of(used), groups.names)
+            ),
             part=self._course.watch.part,
         )
 

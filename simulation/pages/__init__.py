@@ -6,9 +6,9 @@ side, compare_page.py draws them. cli.py has the commands.
 
 Pictures  scale.py has axes and units; plots.py is a picture with two axes, bars.py what stands in
           it beside curves, over_rounds.py bars over a run's rounds.
-Sections  learning.py, participation.py, clients.py, staleness.py, metrics.py, signals.py,
-          planned.py with calibrated.py, reviews.py, troubles.py; blocks.py is what they are put
-          together from.
+Sections  learning.py, participation.py, clients.py, cohorts.py, staleness.py, metrics.py,
+          signals.py, planned.py with calibrated.py, reviews.py, troubles.py; blocks.py is what they
+          are put together from.
 A plan    plan_page.py is the picture of a plan that was made before a run: plan_levers.py what to
           change first, plan_rounds.py times, plan_costs.py quorum, money and memory; across.py has
           the bars that lie.

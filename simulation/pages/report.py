@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .bars import shares
 from .blocks import about, facts, legend, missing, section, table, tiles
 from .clients import outcomes, spread
+from .cohorts import cohorts
 from .figures import PARTS, READS, best, finite, named, settings
 from .learning import learning
 from .markup import Markup, tag
@@ -66,6 +67,7 @@ def _sections(figures: Figures) -> list[Markup | None]:
         *plan(figures),
         signals(figures),
         tag("div", participation(figures), outcomes(figures), class_="twin"),
+        cohorts(figures),
         *drawn.values(),
         metrics(figures),
         _time(figures),
