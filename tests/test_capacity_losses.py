@@ -5,16 +5,23 @@ from __future__ import annotations
 import itertools
 import math
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from umbel.simulation.capacity.job import Job
 from umbel.simulation.capacity.losses import FEW, Group, Losses
 from umbel.simulation.capacity.quorum import percent, quorum
+from umbel.simulation.capacity.rounds import rounds
 from umbel.simulation.fleet.declared import Site
+from umbel.simulation.fleet.devices import Load
+from umbel.simulation.fleet.toml import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 F = Fraction
 Shares = list[Fraction]
@@ -312,3 +319,31 @@ def test_a_percentage_keeps_two_digits_of_what_is_missing() -> None:
     cases = {0.5: "50.0 %", 0.931: "93.1 %", 0.99963: "99.963 %", 1.0: "100 %", 0.0: "0 %"}
     assert {share: percent(share) for share in cases} == cases
     assert percent(0.00012) == "0.012 %"
+
+
+DRAWN = [
+    ([Place(5, F(1, 20), outage=F(3, 50)), Place(9, F(1, 4))], 10, 7),
+    ([Place(6, F(1, 10), tie=F(1, 5)), Place(6, F(1, 10), F(1), F(1, 20), F(1, 10))], 9, 6),
+    ([Place(4, F(1, 5), outage=F(1, 10)) for _ in range(3)], 12, 8),
+]
+
+
+@pytest.mark.parametrize(("places", "asked", "needed"), DRAWN)
+def test_rounds_that_are_drawn_miss_their_quorum_as_often_as_fractions_say(
+    tmp_path: Path, places: list[Place], asked: int, needed: int
+) -> None:
+    """Each round has an hour of its own, so that 20,000 tries are as many draws of the sites."""
+    text = "seed = 1\n"
+    for i, place in enumerate(places):
+        text += f"[cohorts.c{i}]\ncount = {place.size}\nsite = 's{i}'\nsamples = 4000\n"
+        text += f"speed = 1.0\nbandwidth = 1e9\ndropout = {float(place.dropout)}\n"
+        text += f"[sites.s{i}]\noutage = {float(place.outage)}\ncorrelation = {float(place.tie)}\n"
+    path = tmp_path / "fleet.toml"
+    path.write_text(text, "utf-8")
+    job = Job(
+        clients=sum(place.size for place in places), cohort=asked, invited=asked, quorum=needed,
+        rounds=20, deadline=5000.0, attempts=20, load=Load(), parameters=1,
+    )  # fmt: skip
+    exact = float(sum(_exact(places, asked)[:needed]))
+    drawn = rounds(read(path), job, seed=2).miss
+    assert drawn == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 20_000))
