@@ -49,7 +49,7 @@ def test_counts_that_are_sure_or_never() -> None:
         assert kth_arrival(p, n, k) == expected
     assert list(binomial(3, 0.0)) == [1, 0, 0, 0]
     assert list(binomial(3, 1.0)) == [0, 0, 0, 1]
-    assert list(binomial(0, 0.5)) == [1]
+    assert [list(binomial(0, p)) for p in (0.0, 0.5, 1.0)] == [[1]] * 3
 
 
 @given(

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from .odds import binomial, log_tails
+from .odds import binomial, log_tails, mixture
 from .site_hours import LEAST_NODES, kinds
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FEW = 4096
 _BINS = 512
+_BINS_OF_ALL = 2048
 _ASKED = 10_000
 """Up to so many the hours of a site are as fine as its devices are."""
 _ROUNDING = 1e-12
@@ -120,10 +121,7 @@ class Losses:
         """
         self._check(n)
         if self.size > FEW:
-            values, weights = self._mixed
-            return Count(
-                sum(w * binomial(n, float(v)) for v, w in zip(values, weights, strict=True))
-            )
+            return Count(mixture(n, *self._mixed))
         shares = self._all
         while len(shares) > n + 1:
             shares = _one_left_out(shares)
@@ -185,6 +183,9 @@ class Losses:
         parts = []
         for name, here in self._by_site.items():
             weights, chances = self._hours(name, here, sum(group.size for group in here))
+            if len(here) == 1:
+                parts.append(mixture(here[0].size, chances[:, 0], weights))
+                continue
             sizes = [group.size for group in here]
             rows = (_together(sizes, chance) for chance in chances)
             parts.append(sum(w * row for w, row in zip(weights, rows, strict=True)))
@@ -247,13 +248,17 @@ def _sum(one: Mixed, other: Mixed) -> Mixed:
 
 
 def _binned(values: Reals, weights: Reals) -> Mixed:
-    """Return a distribution of few values, each the mean of those that it stands for."""
-    if len(values) <= _BINS:
-        return values, weights
+    """Return a distribution of few values, each the mean of those that it stands for.
+
+    Those of a small site have fewer bins: of all sites together as much of the variance is lost.
+    """
     low, width = values.min(), max(float(np.ptp(values)), 1e-300)
-    bins = np.minimum(((values - low) * (_BINS / width)).astype(np.int64), _BINS - 1)
-    held = np.asarray(np.bincount(bins, weights, _BINS), np.float64)
-    sums = np.bincount(bins, weights * values, _BINS)
+    count = min(_BINS, math.ceil(_BINS_OF_ALL * math.sqrt(width)))
+    if len(values) <= count:
+        return values, weights
+    bins = np.minimum(((values - low) * (count / width)).astype(np.int64), count - 1)
+    held = np.asarray(np.bincount(bins, weights, count), np.float64)
+    sums = np.bincount(bins, weights * values, count)
     there = held > 0
     return sums[there] / held[there], held[there]
 

@@ -28,6 +28,7 @@ _NEAR = 0.1  # a deviance by its series where |x - m| is below this share of x +
 _SERIES = 12  # terms of it: 0.1^24 is nothing beside 1
 _TABLE = 16  # Stirling's error is taken from ln n! below, from its series above
 _ENOUGH = 1e-17
+_CELLS = 1 << 16  # of a matrix of terms at a time
 
 
 def kth_arrival(cdf: ArrayLike, n: ArrayLike, k: ArrayLike) -> Reals:
@@ -76,11 +77,26 @@ def log_tails(p: ArrayLike, n: ArrayLike, k: ArrayLike) -> tuple[Reals, Reals]:
 
 def binomial(n: int, p: float) -> Reals:
     """Return P[Binomial(n, p) = x] for x = 0 .. n, float64 (n + 1,)."""
-    if p in (0.0, 1.0):
-        sure: Reals = np.eye(1, n + 1, n if p else 0)[0]
-        return sure
-    counts = np.arange(n + 1)
-    return np.exp(_log_term(np.full(n + 1, p), np.full(n + 1, 1.0 - p), np.full(n + 1, n), counts))
+    return mixture(n, np.array([p]), np.ones(1))
+
+
+def mixture(n: int, p: Reals, weights: Reals) -> Reals:
+    """Return P[X = x] for x = 0 .. n, where X is Binomial(n, p[i]) with the odds weights[i].
+
+    Returns:
+        float64 (n + 1,).
+    """
+    found = np.zeros(n + 1)
+    found[0] += weights[p == 0.0].sum()
+    found[n] += weights[p == 1.0].sum()
+    inner = np.flatnonzero((p > 0.0) & (p < 1.0))
+    rows = max(1, _CELLS // (n + 1))
+    for i in range(0, len(inner), rows):
+        here = inner[i : i + rows]
+        grid = np.broadcast_arrays(p[here, None], 1.0 - p[here, None], n, np.arange(n + 1))
+        logs = _log_term(*(array.reshape(-1) for array in grid))
+        found += weights[here] @ np.exp(logs).reshape(len(here), -1)
+    return found
 
 
 def hypergeometric(population: int, marked: int, sample: int) -> Reals:
