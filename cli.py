@@ -35,6 +35,7 @@ PARTS = {
     "up": Part("simulation.up_cli", "Run an app on a real federation on this machine."),
     "down": Part("simulation.down_cli", "End the federation that `umbel up` left running."),
     "simulate": Part("simulation.cli", "Run an app's whole federation in one process."),
+    "plan": Part("simulation.capacity.cli", "Say what to expect of a fleet before a run."),
     "core": Part("server.core_cli", "Run the core service: gateway and aggregation core."),
     "server": Part("server.cli", "Make and run a federation's server, and look after it."),
     "client": Part("clients.cli", "Let this device take part in a federation."),

@@ -113,6 +113,10 @@ class InProcess:
         with boundary():
             return self._trainer.declared(phase)
 
+    def epochs(self) -> int:
+        """Return how often a client goes through its examples where the settings do not say it."""
+        return self._trainer.task.epochs if isinstance(self._trainer, TaskTrainer) else 1
+
     def train(
         self, arrays: Mapping[str, NDArray[Any]], site: Site, settings: Settings
     ) -> TrainResult:
@@ -173,6 +177,10 @@ class Child:
     def declared(self, phase: str = "train") -> dict[str, int]:
         """Return the metric names of a phase with their fractional bits."""
         return _numbers(self._call("declared", {"phase": phase})[0], int)
+
+    def epochs(self) -> int:
+        """Return how often a client goes through its examples where the settings do not say it."""
+        return int(_numbers(self._call("epochs", {})[0], int).get("epochs", 1))
 
     def train(
         self, arrays: Mapping[str, NDArray[Any]], site: Site, settings: Settings

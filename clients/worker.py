@@ -49,6 +49,7 @@ def _answer(result: TrainResult) -> Answer:
 CALLS: dict[str, Callable[[InProcess, Mapping[str, Any], Arrays], Answer]] = {
     "arrays": lambda t, f, _: ({}, t.arrays(f["seed"])),
     "declared": lambda t, f, _: ({"metrics": t.declared(f["phase"])}, {}),
+    "epochs": lambda t, _f, _a: ({"metrics": {"epochs": t.epochs()}}, {}),
     "train": lambda t, f, a: _answer(t.train(a, _site(f), Settings(**f["settings"]))),
     "evaluate": lambda t, f, a: _answer(t.evaluate(a, _site(f))),
     "test": lambda t, _, a: ({"metrics": t.test(a)}, {}),

@@ -12,17 +12,21 @@
 | | `wait` until enough are online, `by_hour`: `hour`, `p50`, `p90`, `miss`, share `online` |
 | total | seconds of the run: `p50`, `p90`, `p99` |
 | quorum | updates `needed`, how likely a round has fewer (`miss`), what independence would claim |
-| | (`independent`), how likely the run is lost by it (`run_lost`), how many to ask for the |
-| | `certainty` (`invite`, `invite_independent`), and a `line` |
-| secure | null, or `n`, `k`, `t`, `d`, `q` and how likely a round is `void` |
+| | (`independent`), how likely the run is lost by it (`run_lost`); how many to ask for all |
+| | `wanted` updates with the `certainty` (`invite`, `invite_independent`), how likely fewer than |
+| | these come of so many asked (`by_asked`: number, share, the independent one); a `line` |
+| secure | null, or `n`, `k`, `t`, `d`, `q`, how many are `lost` behind the roster, and how likely |
+| | a round is `void` |
 | deadline | seconds `set` and `suggested`, and a `line` |
 | clients | one for each cohort: `cohort`, `site`, `share` of the fleet, and of those `asked` the |
 | | shares `used`, `late`, `lost`, `offline`, `crashed` |
 | sites | for each the `share` of those that are asked, and how many updates a round is `expected` |
 | | to have of it |
 | bytes, energy, money | of the run (costs.py) |
-| server | bytes of `memory`, its `terms`, what it has (`limit`), `ranks`, `pool` or null |
-| bottleneck | which `cohort` and `part` closes which `share` of the rounds, and a `line` |
+| server | bytes of `memory`, its `terms`, what it has (`limit`), `ranks`, `pool` or null, and the |
+| | seconds of `work` a round by one process |
+| bottleneck | which `cohort` and `part` closes which `share` of the rounds, a `line`, and all |
+| | that close them (`shares`) |
 | sensitivity | one for each assumption: `name`, `change`, and by which share `round_p90`, |
 | | `total_p50`, `money` grow, `miss` in absolute terms; the largest first |
 | expect | what a run is compared with: seconds of a round (`duration`: p5 and p95 as `low`, |
@@ -87,9 +91,17 @@ def write(path: Path, plan: Mapping[str, Any]) -> None:
     Raises:
         StateError: It cannot be written.
     """
-    text = json.dumps(plan, indent=1, allow_nan=False) + "\n"
+    written(path, (json.dumps(plan, indent=1, allow_nan=False) + "\n").encode("ascii"))
+
+
+def written(path: Path, content: bytes) -> None:
+    """Write a file that people may read.
+
+    Raises:
+        StateError: It cannot be written.
+    """
     try:
-        write_whole(path, text.encode("ascii"), 0o644)
+        write_whole(path, content, 0o644)
     except OSError as error:
         raise StateError(str(path), "a file that can be written", error.strerror) from error
 

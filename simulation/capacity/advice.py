@@ -1,0 +1,213 @@
+"""What to do about it: the deadline that would do, what closes the rounds, what to change first.
+
+deadline    the least before which the cohort is full as surely as is asked for; where it never
+            is, because too many are lost, the same for the quorum
+first       what may end the run, before what rounds wait for in vain, before what makes some of
+            them fail, before what makes them slow or dear
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .chances import dropout_for
+from .expected import DEADLINE
+from .words import change, money, seconds, share
+from ...server.deadlines import LEASE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .chances import Chances
+    from .costs import Costs
+    from .expected import Closer, Expected
+    from .glance import Stand
+    from .job import Job
+    from .sensitivity import Effect
+
+_WORK = 4.0
+"""Times as many tries as a glance has."""
+_BY_ITSELF = 0.99
+"""Of the longest deadline: what is closed before is closed by an update."""
+_MOSTLY = 0.5
+_OFTEN_LOST = 0.05
+_MANY = 0.2
+_OFTEN = 0.05
+"""Of the rounds: what so many wait for is worth a word."""
+_MUCH = 0.8
+_DEAR = 0.5
+_PARTS = {"down": "download of the model", "train": "training", "up": "upload"}
+_REMEDIES = {
+    "down": "send {} a smaller model, or over a faster line",
+    "train": "train less on {}, or leave it out",
+    "up": "let {} send less, or over a faster line",
+}
+
+
+class Deadline(NamedTuple):
+    """The one that is set, and the one that would do."""
+
+    set: float
+    suggested: float | None
+    line: str
+
+
+def deadline(at: Stand, job: Job, certainty: float) -> Deadline:
+    """Return the deadline that would do.
+
+    Args:
+        at: From where to look at the run.
+        job: What is asked of the fleet.
+        certainty: How sure it is to be enough.
+    """
+    overhead = at.description.server.overhead
+    for wanted, what in ((job.cohort, "cohort"), (job.quorum, "quorum")):
+        patient = replace(at.job, cohort=wanted, deadline=float(LEASE_S), attempts=1)
+        found = at.look(job=patient, work=_WORK).seconds
+        reached = found.share(_BY_ITSELF * LEASE_S)
+        if reached < _MOSTLY:
+            continue
+        suggested = _rounded(found.at(certainty * reached) - overhead)
+        line = (
+            f"{seconds(job.deadline)} set; {seconds(suggested)} is enough for the {what} in "
+            f"{share(certainty)} of the rounds"
+        )
+        if reached < certainty:
+            line += f" in which it comes at all, {share(reached)}"
+        return Deadline(job.deadline, suggested, line)
+    line = f"{seconds(job.deadline)} set; none is enough for the quorum in half of the rounds"
+    return Deadline(job.deadline, None, line)
+
+
+def _rounded(value: float) -> float:
+    """Return a number of two digits, not below the value."""
+    if value <= 0.0:
+        return 1.0
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return math.ceil(value / step - 1e-9) * step
+
+
+class Bottleneck(NamedTuple):
+    """What most often closes a round."""
+
+    cohort: str
+    part: str
+    share: float
+    line: str
+
+
+def bottleneck(expected: Expected) -> Bottleneck:
+    """Return it, in a sentence."""
+    if not expected.closers:
+        return Bottleneck("", "", 0.0, "no round is closed by an update")
+    first: Closer = expected.closers[0]
+    if first.part == DEADLINE:
+        line = (
+            f"the deadline closes {share(first.share)} of the rounds: updates are missing by then"
+        )
+        return Bottleneck(first.cohort, first.part, first.share, line)
+    line = (
+        f"the {_PARTS[first.part]} of {first.cohort} is what {share(first.share)} of the rounds "
+        "wait for last"
+    )
+    return Bottleneck(first.cohort, first.part, first.share, line)
+
+
+class Found(NamedTuple):
+    """All that the first thing to change is chosen from."""
+
+    job: Job
+    expected: Expected
+    costs: Costs
+    chances: Chances
+    deadline: Deadline
+    bottleneck: Bottleneck
+    masks: Mapping[str, Any] | None
+    """What secure.py says; None in a plain run."""
+    effects: Sequence[Effect]
+    currency: str
+
+
+def first(found: Found) -> str:
+    """Return what to change first, and why."""
+    failing = _failing(found)
+    if failing and _at_risk(found):
+        return failing
+    return _waiting(found) or failing or _slow(found)
+
+
+def _at_risk(found: Found) -> bool:
+    """Say whether the run may well end without a result: else a lost round is only tried again."""
+    job, void = found.job, 0.0 if found.masks is None else float(found.masks["void"])
+    sums = 1.0 - (1.0 - void**job.attempts) ** job.rounds
+    return max(found.expected.run_lost, sums) > _OFTEN_LOST or found.chances.miss > _MANY
+
+
+def _failing(found: Found) -> str:
+    """Return what makes rounds fail, or nothing."""
+    job, certainty = found.job, found.chances.quorum.certainty
+    if not found.chances.sure:
+        return _missing(found)
+    if found.masks is not None and found.masks["void"] > 1.0 - certainty:
+        return _void(found.masks)
+    lost = found.expected.run_lost
+    if lost > _OFTEN_LOST and job.attempts == 1:
+        return f"set attempts to 3: {share(lost)} of such runs end in a round that fails once"
+    return ""
+
+
+def _void(masks: Mapping[str, Any]) -> str:
+    """Return what to do about sums that are void by losses."""
+    why = f"{share(masks['void'])} of the secure sums are void, for more than {masks['d']} are lost"
+    if masks["suited"] is not None:
+        return f"set delta to {masks['suited']:g} in place of {masks['delta']:g}: {why}"
+    return f"ask devices that lose less, or lower alpha: {why}, and no delta bears it"
+
+
+def _missing(found: Found) -> str:
+    """Return what to do about rounds below their quorum."""
+    job, quorum, suggested = found.job, found.chances.quorum, found.deadline.suggested
+    why = f"{share(found.chances.miss)} of the rounds have fewer than {job.quorum:,} updates"
+    if suggested is not None and suggested > job.deadline:
+        return f"raise the deadline to {seconds(suggested)}: {why}"
+    if quorum.invite is not None and quorum.invite > job.invited:
+        return f"ask {_asking(job, quorum.invite)}: {why}"
+    if quorum.remedy is not None and quorum.remedy.quorum:
+        return f"lower min-survivors to {quorum.remedy.quorum}: {why}, and asking more is no help"
+    return f"ask in other hours, or enrol more: {why}, for too few are online"
+
+
+def _waiting(found: Found) -> str:
+    """Return what makes rounds wait for updates that do not come, or nothing."""
+    job, suggested = found.job, found.deadline.suggested
+    waits = sum(c.share for c in found.expected.closers if c.part == DEADLINE)
+    if waits < _OFTEN:
+        return ""
+    why = f"{share(waits)} of the rounds wait for their deadline"
+    if (asked := found.chances.cohort.invite) is not None and asked > job.invited:
+        return f"ask {_asking(job, asked)}: {why}"
+    if suggested is not None and suggested < _MUCH * job.deadline:
+        return f"lower the deadline to {seconds(suggested)}: {why}, and later ones do not come"
+    return f"lower cohort: {why}"
+
+
+def _asking(job: Job, asked: int) -> str:
+    """Return how many to ask, and by which setting."""
+    return f"{asked:,} and not {job.invited:,} (-c dropout={dropout_for(job.cohort, asked):g})"
+
+
+def _slow(found: Found) -> str:
+    """Return what makes rounds slow or dear."""
+    neck, said = found.bottleneck, found.bottleneck.line
+    if neck.part in _REMEDIES:
+        said = f"{_REMEDIES[neck.part].format(neck.cohort)}: {share(neck.share)} of the rounds wait"
+    slower = next((effect for effect in found.effects if effect.total_p50 > 0), None)
+    if slower is not None:
+        said += f"; {slower.name} {slower.change} makes the run {change(slower.total_p50)} longer"
+    paid = found.costs
+    part, most = max(paid.parts.items(), key=lambda item: item[1])
+    if most > _DEAR * paid.money:
+        said += f"; {part} is {share(most / paid.money)} of {money(paid.money, found.currency)}"
+    return said

@@ -1,0 +1,68 @@
+"""Between which numbers a run's rounds are to lie: what watching compares with.
+
+    duration        quantiles of the drawn rounds
+    participation   a cohort's share of m updates a round: quantiles of Binomial(m, share) / m,
+                    mixed over the hours of the day that the run sees, each with a share of its
+                    own, and over those in which its site is cut off: none at all
+    rejections      Binomial(m, refused) / m
+
+`low` and `high` are p5 and p95, `low3` and `high3` p0.05 and p99.95: three rounds in a row beyond
+the same inner bound are a signal, and a single one beyond an outer one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .odds import binomial
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .expected import Expected
+    from .glance import Stand
+
+    Reals = NDArray[np.float64]
+
+INNER, OUTER = 0.05, 0.0005
+_BOUNDS = {"low": INNER, "high": 1 - INNER, "low3": OUTER, "high3": 1 - OUTER}
+
+
+def expectation(at: Stand, expected: Expected) -> dict[str, Any]:
+    """Return `expect` of a plan's file."""
+    description, hours = at.description, np.array(at.hours())
+    updates = max(1, round(float(hours.sum(axis=1).mean())))
+    shares = hours / np.maximum(hours.sum(axis=1, keepdims=True), 1e-300)
+    participation = {}
+    for place, cohort in enumerate(description.cohorts):
+        site = description.sites.get(cohort.site)
+        cut = 0.0 if site is None else site.outage
+        participation[cohort.name] = _share(updates, shares[:, place], cut)
+    refused = np.array([description.expect.refused])
+    return {
+        "duration": {name: expected.seconds.at(share) for name, share in _BOUNDS.items()},
+        "participation": participation,
+        "rejections": _share(updates, refused, 0.0),
+        "drop": description.expect.drop,
+    }
+
+
+def _share(count: int, shares: Reals, cut: float) -> dict[str, float]:
+    """Return the bounds of how many of `count` are of a kind, as shares of all.
+
+    Args:
+        count: Of all.
+        shares: How likely one is; in some hours, all alike.
+        cut: How likely there is none at all. The shares count such hours among the others.
+    """
+    there = 1.0 - cut
+    likely = np.minimum(1.0, shares / there) if there else np.zeros_like(shares)
+    spread = there * np.mean([binomial(count, float(each)) for each in likely], axis=0)
+    spread[0] += cut
+    below = np.cumsum(spread)
+    places = np.searchsorted(below, [bound * (1 - 1e-12) for bound in _BOUNDS.values()])
+    return {
+        name: float(min(place, count)) / count for name, place in zip(_BOUNDS, places, strict=True)
+    }

@@ -1,0 +1,121 @@
+"""What makes a plan impossible, or doubtful, one line each: the numbers that contradict each other.
+
+A model that is trained takes at least four times its bytes on a device: what was received, what is
+trained, its gradients, and the update; where masks are on, the message beside them. Activations and
+data are not known here, so a device with less memory than that cannot do it, and one with more may
+not be able to.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .population import Devices
+from .words import seconds, share
+from ..fleet.counter import Purpose
+from ...host.figures import size
+from ...protocol.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .expected import Expected
+    from .job import Job
+    from .memory import ServerMemory
+    from ..fleet.description import Description
+
+COPIES = 4
+"""Of the model, on a device that trains it."""
+_LOOKED_AT = 4096
+"""Devices of a cohort."""
+_DOMINATES = 0.5
+_FEW = 1e-3
+
+
+def device_bytes(job: Job) -> int:
+    """Return what a device needs at least to train the model."""
+    model = job.parameters * job.item_bytes
+    return COPIES * model + (job.load.up if job.secure else 0)
+
+
+def checked(
+    description: Description, job: Job, expected: Expected, memory: ServerMemory
+) -> Iterator[str]:
+    """Yield the lines.
+
+    Raises:
+        SettingsError: No device that the fleet has can be in time, or train the model.
+    """
+    yield from _devices(description, job)
+    yield from _sites(description, job, expected)
+    limit = description.server.memory
+    if limit is not None and memory.peak > limit:
+        yield (
+            f"the server needs {size(memory.peak)} and has {size(int(limit))}: lower cohort, take "
+            "a rule that keeps no updates, or a larger machine"
+        )
+    if not math.isfinite(expected.total.at(0.5)):
+        yield (
+            f"more than half of such runs end without a result: a round fails at all its "
+            f"{job.attempts} attempts (p50 of the run is null)"
+        )
+    hours = [hour.hour for hour in expected.by_hour if math.isnan(hour.p50)]
+    if hours:
+        named = ", ".join(map(str, hours))
+        yield f"too few devices are online all through the hours {named} (their times are null)"
+
+
+def _devices(description: Description, job: Job) -> Iterator[str]:
+    """Yield a line for each cohort whose devices have too little memory."""
+    needed = device_bytes(job)
+    places = np.arange(_LOOKED_AT, dtype=np.uint64)
+    for cohort in description.cohorts:
+        if cohort.memory is None:
+            continue
+        has = cohort.memory.draw(description.seed or 0, Purpose.MEMORY, places)
+        short = float(np.mean(has < needed))
+        if short:
+            yield (
+                f"cohort {cohort.name}: the model does not fit {share(short)} of its devices; "
+                f"training takes {size(needed)} at least ({COPIES} times the model), they have "
+                f"{size(int(has.min()))} to {size(int(has.max()))}"
+            )
+
+
+def _sites(description: Description, job: Job, expected: Expected) -> Iterator[str]:
+    """Yield a line for each site without which a round cannot be."""
+    used: dict[str, float] = {}
+    for took in expected.clients:
+        used[took.site] = used.get(took.site, 0.0) + took.asked
+    asked = sum(used.values())
+    for name, site in description.sites.items():
+        part = used.get(name, 0.0) / asked if asked else 0.0
+        if site.outage > _FEW and part > _DOMINATES and asked * (1 - part) < job.quorum:
+            yield (
+                f"site {name} has {share(part)} of those that are asked: in the "
+                f"{share(site.outage)} of hours in which nothing comes from there, the other "
+                f"{asked * (1 - part):.0f} are fewer than the quorum of {job.quorum}"
+            )
+
+
+def refuse_impossible(description: Description, job: Job, expected: Expected, seed: int) -> None:
+    """Refuse a deadline before which no quorum can be there.
+
+    Raises:
+        SettingsError: It is too early even for the fastest devices of all, each at its usual pace.
+    """
+    if expected.miss < 1.0:
+        return
+    fleet = description.fleet(job.clients, seed)
+    devices = Devices.of(fleet, np.arange(job.clients), job.load)
+    usual = np.partition(devices.down + devices.train + devices.up, job.quorum - 1)
+    fastest = float(usual[job.quorum - 1])
+    if fastest > job.deadline:
+        wanted = (
+            f"at least {seconds(fastest)}: so long take the {job.quorum} fastest devices of all, "
+            "and so many updates are the quorum"
+        )
+        raise SettingsError("deadline", wanted, job.deadline, f"-c deadline={2 * fastest:.0f}")
