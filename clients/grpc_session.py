@@ -24,6 +24,7 @@ from .lease import Lease
 from .owner import Owner
 from .recorder import Recorder
 from .session import Fetch, Send, Session
+from .. import __version__
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import PeerError, Refused
 
@@ -107,6 +108,7 @@ class GatewaySession:
             run=invitation.run,
             ticket=invitation.ticket,
             certificate=device.identity.certificate,
+            version=__version__,
         )
         self._line = self._new_line()
         self._record = Recorder(

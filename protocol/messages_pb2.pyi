@@ -283,16 +283,18 @@ class ToServer(_message.Message):
     def __init__(self, ctx: _Optional[bytes] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., shares: _Optional[_Union[Shares, _Mapping]] = ..., masked: _Optional[_Union[Masked, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("run", "ticket", "certificate", "resume")
+    __slots__ = ("run", "ticket", "certificate", "resume", "version")
     RUN_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     run: str
     ticket: bytes
     certificate: bytes
     resume: bool
-    def __init__(self, run: _Optional[str] = ..., ticket: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., resume: bool = ...) -> None: ...
+    version: str
+    def __init__(self, run: _Optional[str] = ..., ticket: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., resume: bool = ..., version: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "time")

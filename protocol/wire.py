@@ -13,6 +13,7 @@ many neighbours, whose place) is checked by the rules of scheme A.
 
 from __future__ import annotations
 
+import string
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
@@ -37,6 +38,9 @@ MAX_CERTIFICATE = 4096
 MAX_ISSUING = 16
 """Issuing CAs at a time: the one that issues now, and those before it that are still in force."""
 MAX_RUN_ID = 128
+MAX_VERSION = 32
+"""Characters of a device's version; one of before `Hello.version` says none."""
+_VERSION = frozenset(string.ascii_letters + string.digits + ".+-_")
 HASH, KEY, SIGNATURE = 32, 32, 64
 _BITMAP = (MAX_MEMBERS + 7) // 8
 _WITH_KEY = frozenset({pb.REASON_POLICY, pb.REASON_LIMITS})
@@ -89,6 +93,10 @@ def parse_up(data: bytes, peer: str) -> pb.Up:
         _run(peer, up.hello.run)
         _within(peer, "hello.ticket, bytes", len(up.hello.ticket), tickets.MAX_BYTES)
         _within(peer, "hello.certificate, bytes", len(up.hello.certificate), MAX_CERTIFICATE)
+        version = up.hello.version
+        if len(version) > MAX_VERSION or not _VERSION.issuperset(version):
+            expected = f"at most {MAX_VERSION} letters, digits, `.`, `+`, `-` and `_`"
+            raise Malformed(peer, "hello.version", expected, version)
     return up
 
 

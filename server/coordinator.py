@@ -97,13 +97,15 @@ class Coordinator:
 
     # -- nodes ------------------------------------------------------------------------------
 
-    def join(self, der: bytes, now: float) -> str:
+    def join(self, der: bytes, now: float, version: str = "") -> str:
         """Admit the bearer of a member's certificate; the newest session of a node wins.
+
+        `version` is what the device says that it is, for counting.
 
         Raises:
             BadCertificate: It is no member of this federation.
         """
-        node, again = self._roll.enter(der, self._around.wall())
+        node, again = self._roll.enter(der, self._around.wall(), version)
         self._planner.deadlines.heard(node)
         if self._attempt is not None:
             self._attempt.entered(node, now, again=again)

@@ -24,7 +24,9 @@ class Event(NamedTuple):
         node = str(fields.get("node", ""))
         op = self.message.op
         if op == "joined":
-            _join(coordinator, payload, resumed=bool(fields.get("resumed")), now=now)
+            version = str(fields.get("version", ""))
+            resumed = bool(fields.get("resumed"))
+            _join(coordinator, payload, version, resumed=resumed, now=now)
         elif op == "left":
             coordinator.leave(node, now)
         elif op == "message":
@@ -40,13 +42,13 @@ class Event(NamedTuple):
             coordinator.expel(node, str(fields.get("why", ""))[:256], now)
 
 
-def _join(coordinator: Coordinator, der: bytes, *, resumed: bool, now: float) -> None:
+def _join(coordinator: Coordinator, der: bytes, version: str, *, resumed: bool, now: float) -> None:
     try:
         if resumed:
             coordinator.resume_session(der)
         else:
-            coordinator.join(der, now)
+            coordinator.join(der, now, version)
     except BadCertificate as error:
         coordinator.note("refused", "", str(error))
     except PeerError:  # a session that this ServerApp has not seen: its predecessor's
-        coordinator.join(der, now)
+        coordinator.join(der, now, version)

@@ -39,7 +39,7 @@ map. `publish` puts it in force, and gives the one before up. No model passes th
 | event, core to ServerApp | payload |
 |---|---|
 | `trust {}` | a Trust: who issues members, and whom it removed |
-| `joined {node, resumed}` | the signing certificate, DER |
+| `joined {node, resumed, version}` | the signing certificate, DER |
 | `left {node}` | |
 | `message {node}` | a ToServer |
 | `whole {node, ctx}` | |

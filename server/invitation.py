@@ -33,6 +33,8 @@ class Joined(NamedTuple):
 
     member: Member
     der: bytes
+    version: str = ""
+    """Of the device, by its own account; empty where it says none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ Nothing here is about one client: the metrics are sums over the survivors, divid
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from ..protocol.codec import Codec
     from ..protocol.layout import MessageLayout, Sums
 
+VERSION = "version."
+"""Before a version of a device: how many of a round's roster are of it."""
 TEST = "test."
 """Before the name of each mean of the server's own test."""
 SATURATION_LIMIT = 0.001
@@ -104,6 +107,18 @@ def recorded(sums: Sums, layout: MessageLayout, survivors: int) -> dict[str, flo
     return record
 
 
+def versions(attempt: Attempt) -> dict[str, float]:
+    """Return how many of a roster say that they are of which version; nothing of a single one.
+
+    Devices that say none are counted under `?`; where nobody says one there is nothing to tell.
+    """
+    here = attempt.plan.cohort
+    found = Counter(here[node].version or "?" for node in attempt.roster if node in here)
+    if found.keys() <= {"?"}:
+        return {}
+    return {f"{VERSION}{name}": float(count) for name, count in sorted(found.items())}
+
+
 def warnings(record: Mapping[str, float], codec: Codec, *, exact: bool = False) -> list[str]:
     """Return a line for each setting that this round shows to be badly chosen.
 
@@ -154,6 +169,7 @@ def entry(
     terms, beside = attempt.plan.terms, attempt.beside
     seconds = beside.seconds or attempt.clock.seconds
     traffic = beside.traffic or traffic
+    mix = versions(attempt) if (result, terms.phase) == ("finished", "train") else {}
     return RoundRecord(
         round=terms.round,
         attempt=terms.attempt,
@@ -163,7 +179,7 @@ def entry(
         roster=attempt.roster,
         survivors=attempt.survivors,
         model=model.hex(),
-        metrics={**metrics, **beside.figures},
+        metrics={**metrics, **mix, **beside.figures},
         seconds={name: round(value, 6) for name, value in seconds.items()},
         bytes_up=traffic[0],
         bytes_down=traffic[1],

@@ -40,13 +40,13 @@ class Roll(Mapping[str, Joined]):
         """Return who a node is."""
         return self._nodes[node]
 
-    def enter(self, der: bytes, wall: datetime) -> tuple[str, bool]:
+    def enter(self, der: bytes, wall: datetime, version: str = "") -> tuple[str, bool]:
         """Admit the bearer of a member's certificate; return its id and whether it was here.
 
         Raises:
             BadCertificate: It is no member of this federation.
         """
-        joined = self.judged(der, wall)
+        joined = self.judged(der, wall)._replace(version=version)
         node = joined.member.id.hex()
         again = node in self._nodes
         self._nodes[node] = joined

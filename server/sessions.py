@@ -120,7 +120,7 @@ class Sessions:
         found.deserted_at = math.inf
         for session in found.sessions.values():
             session.fence, session.deserted = session.outbox.sent + 1, False
-            self._emit(run, "joined", session.der, node=session.node, resumed=False)
+            self._emit(run, "joined", session.der, **session.joined(resumed=False))
 
     def desert(self, run: str, now: float) -> None:
         """Note that the ServerApp's connection closed."""
@@ -179,7 +179,7 @@ class Sessions:
             self._say("newest", f"node {node}: a newer connection took over from epoch {epoch}")
             session.stream.end(Ending.TAKEN_OVER)
         if session is None or not resumed:
-            session = Session(name, entry.peer, entry.hello.certificate, entry.until)
+            session = Session(name, entry.peer, entry.hello, entry.until)
             session.deserted = math.isfinite(run.deserted_at)
             run.sessions[node] = session
         run.epochs[node] = run.epochs.get(node, 0) + 1
@@ -189,7 +189,7 @@ class Sessions:
         if session.leaving:
             session.stream.end(Ending.GOODBYE)
         else:
-            self._emit(name, "joined", session.der, node=node, resumed=resumed)
+            self._emit(name, "joined", session.der, **session.joined(resumed=resumed))
         return session.stream
 
     def _admitted(self, entry: Entry, wall: datetime) -> _Run:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .outcome import TEST
+from .outcome import TEST, VERSION
 from .settings import SIMULATION
 from .signal_groups import groups, told
 from .skew import Skew, counts, skew
@@ -61,6 +61,7 @@ SIGNALS = {
     "gap.accuracy": Signal("", "accuracy on the clients' own data minus that of the server's test"),
     "staleness.mean": Signal("", "models made between an update's start and its use, mean"),
     "staleness.p90": Signal("", "... of the oldest tenth, the youngest"),
+    "versions": Signal("", "versions of umbel among the round's devices"),
     "bytes.up": Signal("B", "up, in all attempts at the round"),
     "bytes.down": Signal("B", "down, in all attempts at the round"),
 }
@@ -104,6 +105,8 @@ class Signals:
     skew: Skew | None
     """Of the clients' uses; None where no round says who was used."""
     reasons: Sequence[Reason]
+    versions: Mapping[str, int]
+    """By version of umbel, how many devices the newest round that says it had."""
     groups: Sequence[Group] = ()
     """Sites of a run of devices, cohorts of a simulated one; none where there is but one."""
 
@@ -156,6 +159,7 @@ def signals(run: RunRecord, records: Sequence[RoundRecord], events: Sequence[Eve
         attempts=dict(sorted(Counter(record.outcome for record in tried).items())),
         skew=skew(counts(uses, registered(run, len(uses)))) if uses else None,
         reasons=reasons(events),
+        versions=next((found for r in reversed(kept) if (found := mix(r.metrics))), {}),
         groups=groups(run, kept, said),
     )
 
@@ -234,6 +238,15 @@ def ages(metrics: Mapping[str, float]) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
+def mix(metrics: Mapping[str, float]) -> dict[str, int]:
+    """Return how many of a round's devices say that they are of which version; `?` says none."""
+    return {
+        name.removeprefix(VERSION): int(count)
+        for name, count in sorted(metrics.items())
+        if name.startswith(VERSION) and 0 <= count < math.inf
+    }
+
+
 def reasons(events: Iterable[Event]) -> list[Reason]:
     """Return why clients were not used, in any attempt; what happened most often first."""
     found: dict[tuple[str, str], list[Event]] = defaultdict(list)
@@ -293,6 +306,7 @@ def _round(
         "gap.loss": _minus(metrics.get(f"{TEST}loss"), metrics.get("train.loss")),
         "gap.accuracy": _minus(own.get(f"{EVAL}accuracy"), metrics.get(f"{TEST}accuracy")),
         **_staleness(ages(metrics)),
+        "versions": float(len(mix(metrics))) or None,
         "bytes.up": float(sum(each.bytes_up for each in attempts)),
         "bytes.down": float(sum(each.bytes_down for each in attempts)),
     }

@@ -28,6 +28,7 @@ def as_json(found: Signals) -> dict[str, Any]:
         "attempts": dict(found.attempts),
         "retried": found.retried,
         "skew": None if found.skew is None else asdict(found.skew),
+        "versions": dict(found.versions),
         "groups": [signal_groups.as_json(group) for group in found.groups],
         "reasons": [asdict(reason) for reason in found.reasons],
         "rounds": [
@@ -45,6 +46,9 @@ def as_text(found: Signals) -> str:
     ]
     lines += _table(found)
     lines += [f"clients: {words(found.skew)}"] if found.skew is not None else []
+    if found.versions:
+        said = ", ".join(f"{n:,} of {name}" for name, n in found.versions.items())
+        lines.append(f"versions of the newest round: {said}")
     lines += _groups(found)
     for reason in found.reasons[:_MOST]:
         where = f"rounds {reason.first} to {reason.last}"

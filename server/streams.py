@@ -84,12 +84,12 @@ class Stream:
 class Session:
     """One node in one run."""
 
-    def __init__(self, run: str, peer: Peer, der: bytes, until: float) -> None:
+    def __init__(self, run: str, peer: Peer, hello: pb.Hello, until: float) -> None:
         """Begin one; `until` is when the first of its certificates ends."""
-        self.run = run
+        self.run, self.version = run, hello.version
         self.node = peer.id.hex()
         self.fingerprint = peer.fingerprint
-        self.der = der
+        self.der = hello.certificate
         self.until = until
         self.outbox, self.inbox = Outbox(self.node), Inbox(self.node)
         self.stream: Stream | None = None
@@ -104,6 +104,10 @@ class Session:
         """Whether it was sent goodbye: it may come back for that, and for nothing else."""
         self.fence = 0
         """Number of the first message by the present ServerApp."""
+
+    def joined(self, *, resumed: bool) -> dict[str, object]:
+        """Return what a ServerApp is told of it, beside the certificate."""
+        return {"node": self.node, "resumed": resumed, "version": self.version}
 
     @property
     def silent(self) -> bool:

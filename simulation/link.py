@@ -16,6 +16,7 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from .. import __version__
 from ..clients.session import Fetch, Send, Upload
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import StateError
@@ -89,7 +90,7 @@ class Link:
         """Join every session with its certificate, in this order."""
         self._coordinator = coordinator
         for index, (certificate, session) in enumerate(sessions):
-            node = coordinator.join(certificate, self.clock.now())
+            node = coordinator.join(certificate, self.clock.now(), __version__)
             self._sessions[node] = session
             self._index[node] = index
 

@@ -129,7 +129,7 @@ class Told:
             raise PeerError("node", "has no session")
         self.join(der)
 
-    def join(self, der: bytes, *_: float) -> None:
+    def join(self, der: bytes, *_: float | str) -> None:
         """Refuse who is no member."""
         if not self._member:
             raise BadCertificate("node", "expired")

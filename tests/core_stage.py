@@ -83,8 +83,8 @@ class CoreStage:
         coordinator, core = self.run.coordinator, self.run.core
         join, post = coordinator.join, core.post
 
-        def joined(der: bytes, now: float) -> str:
-            node = join(der, now)
+        def joined(der: bytes, now: float, version: str = "") -> str:
+            node = join(der, now, version)
             self.joins[self.index[node]] += 1
             return node
 

@@ -76,6 +76,7 @@ def entry(number: int = 1, **changes: Any) -> Entry:
         ticket=tickets.mint(changes.get("key", KEY), ticket),
         certificate=der,
         resume=changes.get("resume", False),
+        version=changes.get("version", ""),
     )
     member_id = bytes([changes.get("member", number)]) * 16
     member = Member(member_id, "site", PUBLIC, bytes(32), NOW)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from umbel import __version__
 from umbel.clients.session import Send, Session, Upload
 from umbel.protocol import keys
 from umbel.protocol import messages_pb2 as pb
@@ -288,5 +289,7 @@ def test_whoever_reads_the_ledger_of_a_secure_run_finds_codes_and_sums_only(
     with Stage(tmp_path, 5, drops=[Drop("masked", (4,), 1)]) as stage:
         stage.play()
         record = stage.records[0]
-        assert set(record.metrics) == {"eval.examples", "eval.loss", "weight.mean", "saturation"}
+        version = f"version.{__version__}"  # how many of the roster say so
+        sums = {"eval.examples", "eval.loss", "weight.mean", "saturation"}
+        assert set(record.metrics) == {*sums, version}
         assert {e.kind for e in stage.events()} <= {"lost", "warning"}

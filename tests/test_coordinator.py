@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from umbel import __version__
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.errors import BadCertificate, PeerError, StateError
 from umbel.protocol.frames import HEADER, PAYLOAD, Kind, frames
@@ -294,3 +295,26 @@ def test_the_first_model_is_on_the_disk_before_anybody_is_asked(tmp_path: Path) 
         assert stage.directory.kept() == (0,)
         assert stage.directory.digest(0) == stage.coordinator.digest
         assert stage.directory.ledger.rounds() == ()
+
+
+def test_a_round_counts_the_versions_of_its_roster(tmp_path: Path) -> None:
+    """One says another version than the rest, one none; nobody's own is in the record."""
+    with Stage(tmp_path, 5, settings(rounds=1)) as stage:
+        stage.join()
+        for index, version in ((1, "0.0.9"), (3, "")):
+            certificate = stage.players[index].identity.certificate
+            stage.coordinator.join(certificate, stage.link.clock.now(), version)
+        stage.link.run()
+        record, *_ = stage.directory.ledger.rounds()
+    found = {k: v for k, v in record.metrics.items() if k.startswith("version.")}
+    assert found == {"version.0.0.9": 1, "version.?": 1, f"version.{__version__}": 3}
+
+
+def test_a_round_of_devices_that_say_no_version_counts_none(tmp_path: Path) -> None:
+    with Stage(tmp_path, 5, settings(rounds=1)) as stage:
+        stage.join()
+        for player in stage.players:
+            stage.coordinator.join(player.identity.certificate, stage.link.clock.now())
+        stage.link.run()
+        record, *_ = stage.directory.ledger.rounds()
+    assert not any(name.startswith("version.") for name in record.metrics)

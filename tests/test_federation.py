@@ -210,8 +210,8 @@ def test_the_run_directory(tmp_path: Path) -> None:
     assert {path.name for path in result.path.iterdir()} == {"ledger.sqlite", "rounds"}
     with RunDirectory.open(tmp_path, "r") as directory:
         # The run, its initial model, its memory, an event for each of five badly chosen weight
-        # caps, six records.
-        assert directory.ledger.verify() == 1 + 1 + 1 + 5 + 6
+        # caps, six records, when its clients answered beside each.
+        assert directory.ledger.verify() == 1 + 1 + 1 + 5 + 6 + 6
         assert directory.latest() == 5
         assert set(directory.kept()) >= {3, 4, 5}
         stored = directory.read_round(5)  # hashes it against the manifest
@@ -220,6 +220,7 @@ def test_the_run_directory(tmp_path: Path) -> None:
     assert bits(stored) == bits(result.model)
     assert records == result.records
     assert result.records[4].model == model_digest(bits(result.model)).hex()
+    assert records[0].metrics[f"version.{umbel.__version__}"] == 5
     assert run.security == result.security == "on (development CA)"
     assert json.loads(json.dumps(run.config))["clients"] == 5
     for folder in (result.path / "rounds").iterdir():

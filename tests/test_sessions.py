@@ -18,8 +18,8 @@ from umbel.tests.door import KEY, NOW, OTHER_KEY, RUN, Gateway, downs, entry, no
 
 def test_a_ticket_lets_its_node_in() -> None:
     gateway = Gateway()
-    stream = gateway.enter()
-    fields = {"node": node(), "resumed": False}
+    stream = gateway.enter(version="0.1.0")
+    fields = {"node": node(), "resumed": False, "version": "0.1.0"}
     assert gateway.take() == [(RUN, "joined", fields, b"signing leaf of 1")]
     (welcome,) = downs(stream)
     assert (welcome.seq, welcome.ack, welcome.welcome.epoch) == (0, 0, 1)

@@ -155,7 +155,7 @@ def test_a_successor_hears_of_every_session_and_only_of_what_is_meant_for_it() -
     gateway.sessions.open(RUN, KEY)
     events = gateway.take()
     assert [(op, fields) for _, op, fields, _ in events] == [
-        ("joined", {"node": node(), "resumed": False})
+        ("joined", {"node": node(), "resumed": False, "version": ""})
     ]
     gateway.sessions.up(stream, up(1, b"answer to the first", ack=1))
     assert gateway.take() == []

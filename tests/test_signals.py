@@ -246,3 +246,12 @@ def test_sites_of_devices_are_counted_over_those_who_are_in_the_sum() -> None:
     assert found.groups[0].fleet is None
     odd = Event(kind="clients", round=1, attempt=0, code="train", detail={"names": "5"})
     assert not signals(run(), [record], [odd]).groups
+
+
+def test_the_version_mix_is_of_the_newest_round_that_says_one() -> None:
+    mixed = {"version.0.1.0": 4.0, "version.?": 1.0}
+    records = [entry(1, metrics={"version.0.0.9": 5.0}), entry(2, metrics=mixed), entry(3)]
+    found = signals(run(), records, [])
+    assert found.versions == {"0.1.0": 4, "?": 1}
+    assert [each.values.get("versions") for each in found.rounds] == [1, 2, None]
+    assert "versions of the newest round: 4 of 0.1.0, 1 of ?" in as_text(found)

@@ -27,6 +27,7 @@ def hello(**changes: Any) -> pb.Up:
 GOOD_UP: list[pb.Up] = [
     hello(),
     hello(run="r" * 128, ticket=bytes(4096), certificate=bytes(4096), resume=True),
+    hello(version="0.2.0rc1+local-7_x.y"),
     pb.Up(hello=HELLO, ack=2**64 - 1),
     pb.Up(seq=1, message=b"m"),
     pb.Up(seq=2**64 - 1, ack=2**64 - 1, message=bytes(MAX_MESSAGE)),
@@ -34,6 +35,8 @@ GOOD_UP: list[pb.Up] = [
     pb.Up(),
 ]
 BAD_UP: list[tuple[pb.Up, str]] = [
+    (hello(version="1" * 33), "hello.version"),
+    (hello(version="0.1 <b>"), "hello.version"),
     (hello(run=""), "run, characters"),
     (hello(run="r" * 129), "run, characters"),
     (hello(ticket=b""), "hello.ticket"),

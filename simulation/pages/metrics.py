@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MOST = 12
 """Pictures at most."""
-_ELSEWHERE = (READS["what became of clients"], READS["staleness"], "saturation")
+_ELSEWHERE = (READS["what became of clients"], READS["staleness"], "saturation", "version.")
 _COUNTS = (
     "examples",
     "saturation",

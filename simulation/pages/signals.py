@@ -57,10 +57,12 @@ def _words(figures: Figures) -> str:
     found = figures.signals
     tried = sum(found.attempts.values())
     gone = ", ".join(f"{n:,} {name}" for name, n in found.attempts.items() if name != "finished")
+    mixed = ", ".join(f"{n:,} of {name}" for name, n in found.versions.items())
+    devices = f" Devices of the newest round by version of umbel: {mixed}." if mixed else ""
     said = f" {tried:,} attempts at rounds, {gone}." if gone else " No round was tried twice."
     return (
         "How good each round was, beside its model. Half of the rounds have at most p50, 9 of 10 "
-        f"at most p90.{said} In a secure run every number is a sum over clients."
+        f"at most p90.{said}{devices} In a secure run every number is a sum over clients."
     )
 
 
