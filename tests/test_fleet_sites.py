@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import comb
+from math import comb, prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -131,6 +131,27 @@ def test_losses_of_an_hour_come_together() -> None:
     assert abs(np.corrcoef(found[:, 0], found[:, 1])[0, 1]) < 5 / np.sqrt(HOURS)
     # An hour knows nothing of the next.
     assert abs(np.corrcoef(found[1:, 0], found[:-1, 0])[0, 1]) < 5 / np.sqrt(HOURS)
+
+
+def rising(x: int, k: int) -> Fraction:
+    """Return x (x + 1) … (x + k - 1)."""
+    return Fraction(prod(range(x, x + k)))
+
+
+def test_how_many_of_an_hour_are_lost_is_beta_binomial() -> None:
+    """Dropout 0.1 and correlation 1/11 are Beta(1, 9); the two levels summed exactly."""
+    counted = lost({"north": Site(outage=0.1, correlation=1 / 11)})[:, 0].sum(axis=1)
+    shares = [
+        comb(EACH, k) * rising(1, k) * rising(9, EACH - k) / rising(10, EACH)
+        for k in range(EACH + 1)
+    ]
+    assert sum(shares) == 1
+    for k in (0, 1, 2, 4, 8, 12, 20, 40, 49):
+        wanted = 0.9 * float(sum(shares[: k + 1]))
+        sigma = np.sqrt(wanted * (1 - wanted) / HOURS)
+        assert np.mean(counted <= k) == pytest.approx(wanted, abs=4.5 * sigma)
+    # Were they independent, no hour in a million would lose 20 of 50; here one in nine does.
+    assert np.mean(counted >= 20) > 0.1
 
 
 def test_only_the_hour_counts_and_asking_again_changes_nothing() -> None:
