@@ -132,7 +132,7 @@ def _rarer(losses: Losses, needed: int, certainty: float) -> tuple[str, float | 
     size: dict[str, int] = {}
     for group in losses.groups:
         size[group.site] = size.get(group.site, 0) + group.size
-    cut = {name: site.outage for name, site in losses.sites.items() if site.outage and name in size}
+    cut = {name: site.outage for name, site in losses.sites.items() if name in size}
     suspects = sorted(cut, key=lambda name: -cut[name] * size[name])[:_SUSPECTS]
     best: tuple[str, float | None] = "", None
     for name in suspects:
