@@ -302,6 +302,7 @@ class Session:
 
     def _agree(self, start: pb.Start) -> Terms:
         phase = "train" if start.phase == pb.PHASE_TRAIN else "evaluate"
+        config = settings_from_pb(start.config)
         return Terms(
             protocol=start.protocol,
             scheme=start.scheme,
@@ -312,9 +313,9 @@ class Session:
             phase=phase,
             attempt=start.attempt,
             model=model_digest(self._model),
-            config=settings_from_pb(start.config),
+            config=config,
             params=settings_from_pb(start.params),
-            layout=self._device.update.layout(phase).digest,
+            layout=self._device.update.layout(phase, config).digest,
         )
 
     def _roster(self, roster: pb.Roster) -> list[Action]:

@@ -20,6 +20,7 @@ from ..protocol.errors import PeerError, Refused
 from ..protocol.layout import MessageLayout, rounding_key
 from ..protocol.manifest import Manifest
 from ..protocol.plan import read
+from ..strategies import counted
 from ..strategies.trainer import Settings
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 
 PHASES = ("train", "evaluate")
+_NOTHING: Mapping[str, object] = {}
 
 
 class PhaseLayout(NamedTuple):
@@ -74,7 +76,9 @@ class Update:
         self._has_own = bool(own)
         self._agreed = ""
         self.manifest = Manifest.of(own)
-        self._layouts = {phase: self._lay_out(phase) for phase in PHASES}
+        self._declared = {phase: trainer.declared(phase) for phase in PHASES}
+        self._layouts = dict[tuple[str, ...], PhaseLayout]()
+        self._lay_out()
         self._result: TrainResult | None = None
 
     def agree(self, manifest: str) -> None:
@@ -97,7 +101,7 @@ class Update:
             raise Refused(pb.REASON_CTX_DIFFERS, f"{error}") from error
         if not self._has_own:
             self.manifest = theirs
-            self._layouts = {phase: self._lay_out(phase) for phase in PHASES}
+            self._lay_out()
         elif theirs != self.manifest:
             raise Refused(pb.REASON_CTX_DIFFERS, _difference(self.manifest, theirs))
         self._agreed = manifest
@@ -107,9 +111,16 @@ class Update:
         stop: Callable[[str], bool] | None = getattr(self._trainer, "interrupt", None)
         return stop is not None and stop(why)
 
-    def layout(self, phase: str) -> PhaseLayout:
-        """Return the layout of a phase, computed on this device."""
-        return self._layouts[phase]
+    def layout(self, phase: str, config: Mapping[str, object] = _NOTHING) -> PhaseLayout:
+        """Return the layout of a phase, computed on this device; by the round's `config`."""
+        own = self._declared[phase]
+        more = counted.names(phase, config, own)
+        key = (phase, *more)
+        if key not in self._layouts:
+            metrics = {**own, **more}
+            layout = MessageLayout(self.manifest, metrics, phase)
+            self._layouts[key] = PhaseLayout(layout, self.manifest.layout_digest(metrics))
+        return self._layouts[key]
 
     def compute(self, model: bytearray, terms: Terms) -> None:
         """Train or evaluate the received model, as the attempt's terms say.
@@ -153,10 +164,12 @@ class Update:
         codec = Codec(members, params.value_range, params.weight_cap)
         train = terms.phase == "train"
         deltas = clipped(result.deltas, self._policy.l2_clip) if train else None
-        layout = self._layouts[terms.phase].message
+        layout = self.layout(terms.phase, terms.config).message
+        shortened = deltas is not None and deltas is not result.deltas
+        more = counted.values(layout.metrics, result.metrics, clipped=shortened)
         key = self._rounding_key(terms)
         try:
-            return layout.build(deltas, result.weight, result.metrics, codec, key)
+            return layout.build(deltas, result.weight, {**result.metrics, **more}, codec, key)
         finally:
             wipe(key)
 
@@ -169,10 +182,11 @@ class Update:
             return random_bytes(32, self._entropy)
         return bytearray(rounding_key(self._seed, terms.round, self._site.index, terms.phase))
 
-    def _lay_out(self, phase: str) -> PhaseLayout:
-        metrics = self._trainer.declared(phase)
-        layout = MessageLayout(self.manifest, metrics, phase)
-        return PhaseLayout(layout, self.manifest.layout_digest(metrics))
+    def _lay_out(self) -> None:
+        """Lay out anew what a round without further settings sends."""
+        self._layouts.clear()
+        for phase in PHASES:
+            self.layout(phase)
 
 
 def _plain(config: Mapping[str, object]) -> dict[str, bool | int | float | str]:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .ledger import RoundRecord
+from ..strategies import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,7 +101,7 @@ def score(record: Mapping[str, float]) -> tuple[float, float]:
 def recorded(sums: Sums, layout: MessageLayout, survivors: int) -> dict[str, float]:
     """Return everything that a round's ledger entry says about its aggregate."""
     values = sum(entry.size for entry in layout.manifest.averaged) if layout.places else 0
-    record = means(sums.metrics)
+    record = means(sums.metrics) | counted.recorded(sums.metrics)
     if values:
         record["weight.mean"] = sums.weight / survivors
         record["saturation"] = sums.saturated / (values * survivors)

@@ -15,6 +15,7 @@ from ..protocol.context import Terms
 from ..protocol.errors import TooFewMembers
 from ..protocol.layout import MessageLayout
 from ..protocol.plan import VERSION
+from ..strategies import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,6 +50,9 @@ class Planner:
     ) -> None:
         """Go on from `history`; `metrics` are those of the phases, with their fractional bits."""
         self._settings, self._around = settings, around
+        counted.check(settings.config, metrics["train"])
+        more = {p: counted.names(p, settings.config, m) for p, m in metrics.items()}
+        metrics = {p: {**m, **more[p]} for p, m in metrics.items()}
         self._layouts = {p: MessageLayout(manifest, m, p) for p, m in metrics.items()}
         self._layout_digests = {p: manifest.layout_digest(m) for p, m in metrics.items()}
         self._attempts, self._floor = dict(history.attempts), history.floor

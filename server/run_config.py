@@ -16,6 +16,7 @@ from . import run_rule
 from .settings import RunSettings
 from ..protocol.errors import SettingsError
 from ..protocol.plan import Params
+from ..strategies import counted
 from ..strategies.trainer import Settings
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ KEYS: dict[str, Value] = {
     **run_rule.KEYS,
     **SIMULATION,
     "evaluators": 0,
+    counted.HISTOGRAM: 0,
+    counted.CLIPPED: False,
 }
 """Settings of a run with their defaults.
 
@@ -110,7 +113,7 @@ def tables(
     for key, default in KEYS.items():
         if key in merged:
             table[key] = _typed(key, merged.pop(key), default)
-    config = {**merged, "seed": table["seed"]}
+    config = {**merged, "seed": table["seed"], **counted.asked(table)}
     Settings.of(config)  # what no client could train with ends here and not at every client
     return table, config
 

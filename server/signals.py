@@ -19,6 +19,7 @@ from .outcome import TEST, VERSION
 from .settings import SIMULATION
 from .signal_groups import groups, told
 from .skew import Skew, counts, skew
+from ..strategies.counted import BIN, CLIP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -57,6 +58,7 @@ SIGNALS = {
     "attempts": Signal("", "attempts that the round took"),
     "duration": Signal("s", "from asking the clients to closing the round"),
     "saturation": Signal("share", "of the values in the sum that were clamped"),
+    "clipped": Signal("share", "of the updates that their devices' policies shortened"),
     "gap.loss": Signal("", "loss of the server's test minus loss in training"),
     "gap.accuracy": Signal("", "accuracy on the clients' own data minus that of the server's test"),
     "staleness.mean": Signal("", "models made between an update's start and its use, mean"),
@@ -107,6 +109,9 @@ class Signals:
     reasons: Sequence[Reason]
     versions: Mapping[str, int]
     """By version of umbel, how many devices the newest round that says it had."""
+    histogram: tuple[int, Sequence[int]] | None
+    """Round whose model it is, and how many clients have its accuracy in each part of [0, 1], by
+    the newest round that counts them; None where none does."""
     groups: Sequence[Group] = ()
     """Sites of a run of devices, cohorts of a simulated one; none where there is but one."""
 
@@ -160,6 +165,7 @@ def signals(run: RunRecord, records: Sequence[RoundRecord], events: Sequence[Eve
         skew=skew(counts(uses, registered(run, len(uses)))) if uses else None,
         reasons=reasons(events),
         versions=next((found for r in reversed(kept) if (found := mix(r.metrics))), {}),
+        histogram=_histogram(records),
         groups=groups(run, kept, said),
     )
 
@@ -205,7 +211,12 @@ def simulated(run: RunRecord) -> bool:
 
 
 def on_clients(records: Iterable[RoundRecord]) -> dict[int, dict[str, float]]:
-    """Return by round what clients found of its model.
+    """Return by round what clients found of its model; see `of_models`."""
+    return of_models(records, EVAL)
+
+
+def of_models(records: Iterable[RoundRecord], beginning: str) -> dict[int, dict[str, float]]:
+    """Return by the round whose model it is what clients found of it, under names that begin so.
 
     In a training round they test the model that the round begins with: that of the round before
     it which was not lost, or the initial one, 0.
@@ -217,7 +228,9 @@ def on_clients(records: Iterable[RoundRecord]) -> dict[int, dict[str, float]]:
             standing = [0, *(number for number in standing if number not in {0, record.round})]
         if record.outcome != "finished":
             continue
-        means = {name: value for name, value in record.metrics.items() if name.startswith(EVAL)}
+        means = {
+            name: value for name, value in record.metrics.items() if name.startswith(beginning)
+        }
         if means:
             found[standing[-1]] = means
         if record.phase == "train":
@@ -236,6 +249,20 @@ def ages(metrics: Mapping[str, float]) -> dict[int, int]:
         and count > 0
     }
     return dict(sorted(found.items()))
+
+
+def bins(metrics: Mapping[str, float]) -> list[int]:
+    """Return how many clients are in each bin of a round's histogram; nothing without one."""
+    found = list[int]()
+    while math.isfinite(value := metrics.get(f"{BIN}{len(found)}", math.nan)):
+        found.append(int(value))
+    return found
+
+
+def _histogram(records: Iterable[RoundRecord]) -> tuple[int, Sequence[int]] | None:
+    for number, metrics in reversed(of_models(records, BIN).items()):
+        return number, bins(metrics)
+    return None
 
 
 def mix(metrics: Mapping[str, float]) -> dict[str, int]:
@@ -303,6 +330,7 @@ def _round(
         "attempts": float(len(attempts)),
         "duration": duration(record),
         "saturation": metrics.get("saturation"),
+        "clipped": metrics[CLIP] / used if CLIP in metrics and used else None,
         "gap.loss": _minus(metrics.get(f"{TEST}loss"), metrics.get("train.loss")),
         "gap.accuracy": _minus(own.get(f"{EVAL}accuracy"), metrics.get(f"{TEST}accuracy")),
         **_staleness(ages(metrics)),

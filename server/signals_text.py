@@ -9,6 +9,8 @@ from . import signal_groups
 from .signals import SIGNALS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .signals import Signals
     from .skew import Skew
 
@@ -29,6 +31,8 @@ def as_json(found: Signals) -> dict[str, Any]:
         "retried": found.retried,
         "skew": None if found.skew is None else asdict(found.skew),
         "versions": dict(found.versions),
+        "histogram": found.histogram
+        and {"round": found.histogram[0], "clients": list(found.histogram[1])},
         "groups": [signal_groups.as_json(group) for group in found.groups],
         "reasons": [asdict(reason) for reason in found.reasons],
         "rounds": [
@@ -46,6 +50,9 @@ def as_text(found: Signals) -> str:
     ]
     lines += _table(found)
     lines += [f"clients: {words(found.skew)}"] if found.skew is not None else []
+    if found.histogram is not None:
+        number, counts = found.histogram
+        lines.append(f"clients by accuracy of model {number}: {in_words(counts)}")
     if found.versions:
         said = ", ".join(f"{n:,} of {name}" for name, n in found.versions.items())
         lines.append(f"versions of the newest round: {said}")
@@ -70,6 +77,13 @@ def _groups(found: Signals) -> list[str]:
             f"{100 * group.share_used:.3g} % of the updates{of}"
         )
     return lines[:_MOST]
+
+
+def in_words(counts: Sequence[int]) -> str:
+    """Return a histogram over [0, 1] in words, without its empty parts."""
+    step = 100 / len(counts)
+    said = [f"{n:,} in {i * step:.3g} to {(i + 1) * step:.3g} %" for i, n in enumerate(counts) if n]
+    return ", ".join(said) or "none"
 
 
 def words(found: Skew) -> str:

@@ -1,6 +1,7 @@
 """Floor 1: algorithms and task definitions, shared by clients, server and simulation.
 
 A task     task.py is what a user defines: model, data, loss; metrics.py what is measured,
+           counted.py what a run may ask clients to count besides,
            optimizers.py the local step. app.py finds task and settings in an app's directory,
            app_source.py is the name by which a process of its own finds a task.
 Splits     partition.py has the ways to split data for trying things, by the names of

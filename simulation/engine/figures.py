@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,9 +27,10 @@ import numpy as np
 from .work import Verdict
 from ...protocol import messages_pb2 as pb
 from ...server.signal_groups import QUANTILES
+from ...strategies.counted import of_many
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -89,8 +91,13 @@ def _quantiles(beginning: str, means: NDArray[np.float64]) -> dict[str, float]:
     return {f"{beginning}p{q}": float(v) for q, v in zip(LEVELS, levels, strict=True)}
 
 
-def sums(report: Report, epochs: int) -> dict[str, float | int]:
-    """Return what the counted clients' metrics add up to, under the names of a device's."""
+def sums(
+    report: Report, epochs: int, config: Mapping[str, object] = MappingProxyType({})
+) -> dict[str, float | int]:
+    """Return what the counted clients' metrics add up to, under the names of a device's.
+
+    `config` is the round's: what else is counted.
+    """
     counted = report.counted
     found: dict[str, float | int] = {
         "train.examples": int(report.examples[counted].sum()) * epochs,
@@ -99,7 +106,9 @@ def sums(report: Report, epochs: int) -> dict[str, float | int]:
     if report.metrics:
         found["eval.examples"] = int(report.examples[counted].sum())
         found |= {f"eval.{name}": float(v[counted].sum()) for name, v in report.metrics.items()}
-    return found
+    correct = report.metrics["correct"][counted] if "correct" in report.metrics else None
+    examples = report.metrics.get("examples", report.examples)[counted]
+    return found | of_many(config, correct, examples)
 
 
 def refusals(report: Report, nodes: Sequence[str]) -> dict[str, str]:

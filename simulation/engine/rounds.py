@@ -135,7 +135,7 @@ class Rounds:
             roster=nodes,
             survivors=nodes if whole else tuple(np.array(nodes)[counted].tolist()),
             refused={} if whole else figures.refusals(report, nodes),
-            sums=figures.sums(report, self._course.epochs),
+            sums=figures.sums(report, self._course.epochs, self._course.settings.config),
             beside=self._beside(
                 decision, figures.of_clients(report, groups.of(used), groups.names)
             ),

@@ -16,10 +16,16 @@ if TYPE_CHECKING:
 
 MOST = 12
 """Pictures at most."""
-_ELSEWHERE = (READS["what became of clients"], READS["staleness"], "saturation", "version.")
+_ELSEWHERE = (
+    READS["what became of clients"],
+    READS["staleness"],
+    "saturation",
+    "version.",
+    "histogram.",
+    "clipped",
+)
 _COUNTS = (
     "examples",
-    "saturation",
     "clock.opened",
     READS["virtual time"],
     READS["work of the devices"],

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from .bars import Bar, middles, stacks
 from .blocks import about, figure, missing, open_table, section, table
 from .learning import axis, chosen
 from .markup import Markup, tag
 from .plots import Axis, Curve, area, lines
 from .scale import SIZES, TIMES, Scale, duration, number, percent, size
 from ...server.signals import SIGNALS
+from ...server.signals_text import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,8 +51,34 @@ def signals(figures: Figures) -> Markup:
         about(_words(figures)),
         about(f"The same in every round: {', '.join(steady)}.") if steady else None,
         open_table(heads, rows, "Signals") if rows else missing("No round records any."),
-        tag("div", *pictures, class_="pair"),
+        tag("div", *pictures, _histogram(figures), class_="pair"),
     )
+
+
+def _histogram(figures: Figures) -> Markup | None:
+    """Return how many clients have which accuracy; None where the run does not count them."""
+    told = figures.signals.histogram
+    if told is None:
+        return None
+    number_, counts = told
+    width = 100 / len(counts)
+    bars = [
+        Bar(start=i * width, end=(i + 1) * width, parts={"clients": float(count)})
+        for i, count in enumerate(counts)
+    ]
+    x = Axis(name="accuracy on a client's own data, %", scale=Scale.linear([0.0, 100.0]))
+    y = Axis(name="clients", scale=Scale.linear([*map(float, counts)], floor=0.0, whole=True))
+    rows = [(f"{b.start:.3g} to {b.end:.3g} %", int(b.total)) for b in bars]
+    picture = area(
+        x=x,
+        y=y,
+        content=stacks(bars, {"clients": 0}, x, y),
+        says=f"Clients by accuracy of the model of round {number_}: {in_words(counts)}.",
+        at=middles(bars, x),
+        rows="histogram",
+    )
+    numbers = table("histogram", ["accuracy", "clients"], rows)
+    return figure(f"Clients by accuracy of the model of round {number_}", picture, numbers)
 
 
 def _words(figures: Figures) -> str:
