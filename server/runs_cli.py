@@ -11,6 +11,7 @@ import typer
 
 from . import run_check, signals_text
 from .array_file import write_arrays
+from .client_times import KIND as CLIENTS
 from .outcome import as_json, tests_of
 from .run_directory import RunDirectory, list_runs
 from .signals import signals as signals_of
@@ -170,7 +171,7 @@ def _as_text(about: dict[str, Any]) -> str:
             f"{sum(item['seconds'].values()):.2f} s, {item['bytes_up']} B up, "
             f"{item['bytes_down']} B down {item['cause'] or metrics}".rstrip()
         )
-    for item in about["events"]:
+    for item in (item for item in about["events"] if item["kind"] != CLIENTS):
         detail = " ".join(f"{name}={value}" for name, value in item["detail"].items())
         said = " ".join(filter(None, (item["kind"], item["node"], item["code"], detail)))
         lines.append(f"event {item['round']}.{item['attempt']} {said}")
