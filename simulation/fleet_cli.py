@@ -9,6 +9,7 @@ from ..host.lazy_group import LazyGroup, Part
 
 class _Fleet(LazyGroup):
     parts = {  # noqa: RUF012 - a table
+        "fit": Part("simulation.fitting.cli", "Fit a fleet to what runs showed."),
         "show": Part("simulation.show_cli", "Show what devices a description yields."),
     }
 
@@ -23,7 +24,7 @@ app = typer.Typer(
 
 @app.callback()
 def _fleet() -> None:
-    """Look at a fleet's description, fleet.toml.
+    """Look at a fleet's description, fleet.toml, or make one of what runs showed.
 
     Example: umbel fleet show fleet.toml --clients 1000
     """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 LEAST = 3
 """Asked in an hour, for its silence to be the site's: fewer are silent by chance."""
@@ -56,18 +56,19 @@ class Losses(NamedTuple):
     """None: too few hours."""
 
 
-def losses(trials: Mapping[object, Counter[str]]) -> Losses:
+def losses(trials: Iterable[Counter[str]]) -> Losses:
     """Return what trials by hour come to."""
-    silent, pairs = 0, list[tuple[int, int]]()
+    silent, pairs, hours = 0, list[tuple[int, int]](), 0
     asked = crashed = lost = 0
-    for counts in trials.values():
+    for counts in trials:
+        hours += 1
         n, gone = counts["asked"], counts["crashed"] + counts["lost"]
         if n >= LEAST and gone >= n:
             silent += 1
             continue
         asked, crashed, lost = asked + n, crashed + counts["crashed"], lost + counts["lost"]
         pairs.append((n - counts["crashed"], counts["lost"]))
-    return Losses(asked, crashed, lost, len(trials), silent, correlation(pairs))
+    return Losses(asked, crashed, lost, hours, silent, correlation(pairs))
 
 
 def correlation(pairs: Iterable[tuple[int, int]]) -> float | None:

@@ -24,13 +24,13 @@ from ...protocol.errors import StateError
 from ...server.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
     from .attempts import Attempt
 
 
-LEAST_S = 0.0005
+SHORTEST = 0.0005
 """Times are written in milliseconds: none is shorter than half of one."""
 _NEAR = 0.02
 
@@ -47,7 +47,9 @@ class Observed:
     took: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """By node its y."""
     beyond: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """By node the bounds."""
+    """By node the bounds of y."""
+    behind: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """By node the bounds of y + u, of simulated runs."""
     sending: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """By node its u."""
     trials: dict[tuple[str, int, int], Counter[str]] = field(
@@ -79,14 +81,14 @@ class Observed:
     def nodes(self, names: Iterable[str]) -> list[str]:
         """Return the nodes of some names whose times are known, in a fixed order."""
         wanted = set(names)
-        known = self.took.keys() | self.beyond.keys()
+        known = self.took.keys() | self.beyond.keys() | self.behind.keys()
         return sorted(node for node in known if self.home.get(node) in wanted)
 
-    def lost(self, names: Iterable[str]) -> dict[tuple[int, int], Counter[str]]:
+    def lost(self, names: Collection[str]) -> dict[tuple[int, int], Counter[str]]:
         """Return the trials of some names together, by run and hour."""
         found: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
         for (name, run, hour), counts in self.trials.items():
-            if name in set(names):
+            if name in names:
                 found[run, hour].update(counts)
         return found
 
@@ -97,7 +99,13 @@ class Observed:
 
     def sends(self, node: str) -> float:
         """Return the median u of a node, at least that of a time that is written as none."""
-        return max(float(np.median(self.sending.get(node, [0.0]))), LEAST_S)
+        return max(float(np.median(self.sending.get(node, [0.0]))), SHORTEST)
+
+    def bounds(self, node: str) -> list[float]:
+        """Return the bounds of a node's y."""
+        known = self.behind.get(node)
+        sends = self.sends(node) if known else 0.0
+        return [*self.beyond.get(node, []), *(max(b - sends, SHORTEST) for b in known or ())]
 
     @property
     def overheads(self) -> list[float]:
@@ -108,7 +116,7 @@ class Observed:
             for seconds, ready in self.clean
         ]
         least = float(np.median(found)) / 10 if found else 0.0
-        return [max(o, least, LEAST_S) for o in found]
+        return [max(o, least, SHORTEST) for o in found]
 
     @property
     def work(self) -> tuple[int, int]:
@@ -159,7 +167,7 @@ class Observed:
         told, record = attempt.told, attempt.record
         if not told.ready:
             return
-        ready, sent = np.maximum(told.ready, LEAST_S), np.array(told.sent)
+        ready, sent = np.maximum(told.ready, SHORTEST), np.array(told.sent)
         sharing = 0.0 if attempt.simulated else record.seconds.get("sharing", 0.0)
         sent = np.maximum(sent - sharing, 0.0)
         for node, y, u in zip(record.roster, ready.tolist(), sent.tolist(), strict=True):
@@ -167,8 +175,9 @@ class Observed:
             if np.isfinite(u):
                 self.sending[node].append(u)
         waited = attempt.seconds if attempt.simulated else record.seconds.get("inviting", 0.0)
+        bounds = self.behind if attempt.simulated else self.beyond
         for node in told.slow:
-            self.beyond[node].append(max(waited, LEAST_S))
+            bounds[node].append(max(waited, SHORTEST))
         finished = record.outcome == "finished" and np.isfinite(sent).all()
         if finished and not attempt.simulated and not attempt.silent:
             ready_of = dict(zip(record.roster, ready.tolist(), strict=True))

@@ -4,7 +4,7 @@
     theta_d  normal, mean mu, deviation tau: what the device is
     s_d^2    scaled inverse chi^2 of DEVICE degrees around the group's s^2
     s^2      scaled inverse chi^2 of `degrees` around `spread`^2 before the first observation
-    tau^2    the same around `between`^2;  mu  normal, as sure as `weight` devices make it
+    tau^2    the same of `devices` around `between`^2;  mu  normal, worth `weight` devices
 
 With one device and s^2 of that device this is Normal-Inverse-Gamma, and `nig` is just that. With
 several, s^2 is as in it, from the squares within the devices; tau is estimated by moments and then
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     Reals = NDArray[np.float64]
     Ids = NDArray[np.int64]
+    Floats = NDArray[np.floating[Any]]
 
 DEVICE = 10.0
 """Degrees of freedom with which a device's own variance keeps to its group's."""
@@ -50,12 +51,14 @@ class Belief(NamedTuple):
     weight: float
     """Devices that mu is worth."""
     degrees: float
-    """Observations that s^2 and tau^2 are worth."""
+    """Observations that s^2 is worth."""
+    devices: float
+    """Devices that tau^2 is worth."""
 
 
-WEAK = Belief(median=1.0, between=0.5, spread=0.3, weight=0.01, degrees=3.0)
+WEAK = Belief(median=1.0, between=0.3, spread=0.3, weight=0.01, degrees=3.0, devices=1.0)
 """Where nobody says anything."""
-SAID = Belief(median=1.0, between=0.0, spread=0.0, weight=1.0, degrees=10.0)
+SAID = Belief(median=1.0, between=0.0, spread=0.0, weight=1.0, degrees=10.0, devices=3.0)
 """How sure somebody is taken to be who has written a fleet.toml."""
 
 
@@ -156,13 +159,13 @@ def _start(y: Reals, of: Ids, count: Reals, before: Belief) -> Reals:
 def _groups(means: Reals, count: Reals, s2: Reals, before: Belief) -> tuple[float, float]:
     """Return mu, and tau^2 by moments: what the means scatter beyond what their errors make."""
     seen = count > 0
-    tau2 = before.between**2 * before.degrees
+    tau2 = before.between**2 * before.devices
     free = float(max(seen.sum() - 1, 0))
     errors = s2[seen] / count[seen]
     if free:
         scatter = float(((means[seen] - means[seen].mean()) ** 2).sum())
         tau2 += max(0.0, scatter - free * float(errors.mean()))
-    tau2 = max(tau2 / (before.degrees + free), 1e-8)
+    tau2 = max(tau2 / (before.devices + free), 1e-8)
     weights = tau2 / (tau2 + errors)
     whole = before.weight + float(weights.sum())
     mu = (before.weight * math.log(before.median) + float(weights @ means[seen])) / whole
@@ -187,6 +190,6 @@ def _variance(squares: float, degrees: float) -> float:
     return max(squares / max(degrees - 2.0, 1.0), 1e-8)
 
 
-def _variances(squares: Reals, degrees: Reals) -> Reals:
+def _variances(squares: Floats, degrees: Floats) -> Reals:
     found: Reals = np.maximum(squares / np.maximum(degrees - 2.0, 1.0), 1e-8)
     return found

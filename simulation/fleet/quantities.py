@@ -6,6 +6,7 @@
     speed = { lognormal = { median = 0.02, sigma = 0.6 }, most = 1.0 }
     speed = { normal = { mean = 0.02, deviation = 0.005 }, least = 0.01 }
     speed = { choice = [0.01, 0.02, 0.05], weights = [5, 3, 2] }
+    speed = { each = [0.011, 0.024] }           the k-th device has the k-th, and so on round
 
 `least` and `most` clip any of them. What a distribution is made of must lie in the quantity's
 range; what a tail draws beyond it is clipped.
@@ -25,6 +26,7 @@ from .distributions import (
     LogNormal,
     LogUniform,
     Normal,
+    Recorded,
     Uniform,
 )
 from ...protocol.errors import SettingsError
@@ -177,10 +179,18 @@ def _choice(table: dict[str, object], where: str) -> Distribution:
     return Choice(tuple(number(item, where, _FINITE) for item in values), shares)
 
 
+def _each(table: dict[str, object], where: str) -> Distribution:
+    values = table["each"]
+    if not isinstance(values, list) or not 1 <= len(values) <= _MOST_VALUES:
+        raise SettingsError(where, f"a list of 1 to {_MOST_VALUES} numbers", values)
+    return Recorded(np.array([number(item, where, _FINITE) for item in values]))
+
+
 _KINDS: dict[str, Callable[[dict[str, object], str], Distribution]] = {
     "uniform": _uniform,
     "loguniform": _loguniform,
     "lognormal": _lognormal,
     "normal": _normal,
     "choice": _choice,
+    "each": _each,
 }
