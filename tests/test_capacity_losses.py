@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -19,72 +18,10 @@ from umbel.simulation.capacity.rounds import rounds
 from umbel.simulation.fleet.declared import Site
 from umbel.simulation.fleet.devices import Load
 from umbel.simulation.fleet.toml import read
+from umbel.tests.two_level import F, Place, claims, exact, fleet
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-F = Fraction
-Shares = list[Fraction]
-
-
-class Place(NamedTuple):
-    """A site with one group, in fractions."""
-
-    size: int
-    dropout: Fraction = Fraction(0)
-    finishes: Fraction = Fraction(1)
-    outage: Fraction = Fraction(0)
-    tie: Fraction = Fraction(0)
-
-
-def _rising(x: Fraction, k: int) -> Fraction:
-    return math.prod((x + i for i in range(k)), start=Fraction(1))
-
-
-def _kept(n: int, place: Place) -> Shares:
-    """How many of n updates are not lost in an hour without an outage."""
-    p, tie = place.dropout, place.tie
-    if tie == 0:
-        return [math.comb(n, y) * (1 - p) ** y * p ** (n - y) for y in range(n + 1)]
-    if tie == 1:
-        return [p, *[F(0)] * (n - 1), 1 - p] if n else [F(1)]
-    a, b = p * (1 - tie) / tie, (1 - p) * (1 - tie) / tie
-    whole = _rising(a + b, n)
-    return [math.comb(n, y) * _rising(b, y) * _rising(a, n - y) / whole for y in range(n + 1)]
-
-
-def _at(n: int, place: Place) -> Shares:
-    """How many of n at a site deliver."""
-    f, found = place.finishes, [Fraction(0)] * (n + 1)
-    for y, share in enumerate(_kept(n, place)):
-        for x in range(y + 1):
-            found[x] += share * math.comb(y, x) * f**x * (1 - f) ** (y - x)
-    found = [share * (1 - place.outage) for share in found]
-    found[0] += place.outage
-    return found
-
-
-def _convolved(one: Shares, other: Shares) -> Shares:
-    found = [Fraction(0)] * (len(one) + len(other) - 1)
-    for (i, x), (j, y) in itertools.product(enumerate(one), enumerate(other)):
-        found[i + j] += x * y
-    return found
-
-
-def _exact(places: list[Place], n: int) -> Shares:
-    """How many of n deliver that are drawn without replacement: over all compositions."""
-    whole = math.comb(sum(place.size for place in places), n)
-    found = [Fraction(0)] * (n + 1)
-    for takes in itertools.product(*(range(min(n, place.size) + 1) for place in places)):
-        if sum(takes) != n:
-            continue
-        ways = math.prod(math.comb(p.size, take) for p, take in zip(places, takes, strict=True))
-        count = [Fraction(1)]
-        for place, take in zip(places, takes, strict=True):
-            count = _convolved(count, _at(take, place))
-        for x, share in enumerate(count):
-            found[x] += share * ways / whole
-    return found
 
 
 def _losses(places: list[Place]) -> Losses:
@@ -112,18 +49,18 @@ FLEETS = [
 def test_counts_are_those_of_the_two_level_model_in_fractions(places: list[Place]) -> None:
     losses = _losses(places)
     for n in (0, 1, 4, losses.size - 1, losses.size):
-        exact = [float(share) for share in _exact(places, n)]
-        assert losses.arrivals(n).shares == pytest.approx(exact, rel=1e-10, abs=1e-13)
+        whole = [float(share) for share in exact(places, n)]
+        assert losses.arrivals(n).shares == pytest.approx(whole, rel=1e-10, abs=1e-13)
         for k in range(n + 2):
-            assert losses.miss(n, k) == pytest.approx(sum(exact[:k]), rel=1e-10, abs=1e-13)
+            assert losses.miss(n, k) == pytest.approx(sum(whole[:k]), rel=1e-10, abs=1e-13)
 
 
 @pytest.mark.parametrize("places", FLEETS)
 def test_the_fewest_to_ask_reach_the_certainty_and_one_fewer_do_not(places: list[Place]) -> None:
     losses = _losses(places)
-    exact = {n: _exact(places, n) for n in range(losses.size + 1)}
+    known = {n: exact(places, n) for n in range(losses.size + 1)}
     for k, certainty in itertools.product((1, 3, 5, 8), (F(1, 2), F(9, 10), F(99, 100))):
-        enough = [n for n in exact if n >= k and sum(exact[n][:k]) <= 1 - certainty]
+        enough = [n for n in known if n >= k and sum(known[n][:k]) <= 1 - certainty]
         assert losses.invite(k, float(certainty)) == (enough[0] if enough else None)
 
 
@@ -132,27 +69,27 @@ def test_more_devices_are_a_mixture_of_binomial_counts() -> None:
     outage, kept = F(1, 50), F(9, 10)
     weights = [F(4, 10), F(3, 10), F(2, 10), F(1, 10)]
     places = [Place(int(1e6 * w), 1 - kept, outage=outage) for w in weights]
-    n, k, exact = 60, 40, F(0)
+    n, k, truth = 60, 40, F(0)
     for up in itertools.product((0, 1), repeat=4):
         odds = math.prod((1 - outage if there else outage) for there in up)
         p = kept * sum(w for w, there in zip(weights, up, strict=True) if there)
-        exact += odds * sum(
+        truth += odds * sum(
             math.comb(n, x) * p**x * (1 - p) ** (n - x) for x in range(k)
         )  # fmt: skip
     losses = _losses(places)
     assert losses.size > FEW
-    assert losses.miss(n, k) == pytest.approx(float(exact), rel=1e-9)
-    assert losses.arrivals(n).below(k) == pytest.approx(float(exact), rel=1e-9)
+    assert losses.miss(n, k) == pytest.approx(float(truth), rel=1e-9)
+    assert losses.arrivals(n).below(k) == pytest.approx(float(truth), rel=1e-9)
 
 
 def test_more_devices_are_as_near_as_their_number_says() -> None:
     sizes = (3000, 5000, 2001)
     places = [Place(size, F(1, 20), F(97, 100), F(1, 50), F(1, 10)) for size in sizes]
     places[1] = places[1]._replace(dropout=F(2, 5), outage=F(1, 5))
-    losses, exact = _losses(places), _exact(places, 8)
+    losses, known = _losses(places), exact(places, 8)
     assert losses.size > FEW
     for k in range(1, 9):
-        assert losses.miss(8, k) == pytest.approx(float(sum(exact[:k])), abs=8 / losses.size)
+        assert losses.miss(8, k) == pytest.approx(float(sum(known[:k])), abs=8 / losses.size)
 
 
 def test_groups_of_a_site_have_good_and_bad_hours_together() -> None:
@@ -220,14 +157,6 @@ def test_asking_more_than_there_are_is_refused() -> None:
         _losses(FLEETS[0]).arrivals(10)
 
 
-def _claims(places: list[Place], asked: int, needed: int) -> tuple[Fraction, Fraction]:
-    """What independence claims, and the truth, in fractions."""
-    sure = [
-        Place(p.size, finishes=(1 - p.outage) * p.finishes * (1 - p.dropout)) for p in places
-    ]  # fmt: skip
-    return sum(_exact(sure, asked)[needed:]), sum(_exact(places, asked)[needed:])  # type: ignore[return-value]
-
-
 OUTAGES = [Place(8, F(1, 20), outage=F(3, 100)) for _ in range(3)]
 TOGETHER = [Place(24, F(1, 10), tie=F(1, 5))]
 
@@ -246,7 +175,7 @@ TOGETHER = [Place(24, F(1, 10), tie=F(1, 5))]
 def test_where_independence_would_claim_99_percent_and_it_is_below_95_the_plan_says_so(
     places: list[Place], asked: int, needed: int, why: str
 ) -> None:
-    claimed, truth = _claims(places, asked, needed)
+    claimed, truth = claims(places, asked, needed)
     assert claimed > F(99, 100) > F(95, 100) > truth
     losses = _losses(places)
     found = quorum(losses.groups, losses.sites, needed=needed, asked=asked, certainty=0.99)
@@ -346,17 +275,12 @@ def test_rounds_that_are_drawn_miss_their_quorum_as_often_as_fractions_say(
     tmp_path: Path, places: list[Place], asked: int, needed: int
 ) -> None:
     """Each round has an hour of its own, so that 20,000 tries are as many draws of the sites."""
-    text = "seed = 1\n"
-    for i, place in enumerate(places):
-        text += f"[cohorts.c{i}]\ncount = {place.size}\nsite = 's{i}'\nsamples = 4000\n"
-        text += f"speed = 1.0\nbandwidth = 1e9\ndropout = {float(place.dropout)}\n"
-        text += f"[sites.s{i}]\noutage = {float(place.outage)}\ncorrelation = {float(place.tie)}\n"
     path = tmp_path / "fleet.toml"
-    path.write_text(text, "utf-8")
+    path.write_text(fleet(places), "utf-8")
     job = Job(
         clients=sum(place.size for place in places), cohort=asked, invited=asked, quorum=needed,
         rounds=20, deadline=5000.0, attempts=20, load=Load(), parameters=1,
     )  # fmt: skip
-    exact = float(sum(_exact(places, asked)[:needed]))
+    odds = float(sum(exact(places, asked)[:needed]))
     drawn = rounds(read(path), job, seed=2).miss
-    assert drawn == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 20_000))
+    assert drawn == pytest.approx(odds, abs=4 * math.sqrt(odds * (1 - odds) / 20_000))
