@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from umbel.server.ledger import RoundRecord
 
-CLIENTS = 4
+CLIENTS, ROUNDS = 4, 60
 PATIENCE_S = 90.0
 
 
@@ -62,7 +62,7 @@ def newest(ledger: Ledger) -> int:
 
 
 def test_a_disk_that_fills_and_is_freed(tmp_path: Path) -> None:
-    with field(150) as made, mounted(made.home, "size=16m"):
+    with field(ROUNDS) as made, mounted(made.home, "size=16m"):
         ledger = begin(made)
         rounds_on(made, ledger, 5)
         fill(made.home / "ballast", 1 << 20)
@@ -80,7 +80,7 @@ def test_a_disk_that_fills_and_is_freed(tmp_path: Path) -> None:
         ledger.poll()
         assert ledger.wrong == []  # every model is that of the rounds before it
         done = [r.round for r in ledger.records if (r.phase, r.outcome) == ("train", "finished")]
-        assert done == list(range(1, 151))
+        assert done == list(range(1, ROUNDS + 1))
         assert {r.outcome for r in ledger.records} <= {"finished", "aborted"}
         ledger.close()
 
@@ -135,7 +135,7 @@ def test_the_newest_round_is_damaged_again_and_again() -> None:
         ledger.chain = Rewound(made.index)
         lost = []
         for damage in damages:
-            rounds_on(made, ledger, 3)
+            rounds_on(made, ledger, 2)
             assert made.driver is not None
             made.driver.send_signal(signal.SIGKILL)
             made.driver.wait(20)
@@ -144,7 +144,7 @@ def test_the_newest_round_is_damaged_again_and_again() -> None:
                 damage(run.round_path(number))
             lost.append(number)
             made.start_driver(resume=True)
-        rounds_on(made, ledger, 3)
+        rounds_on(made, ledger, 2)
         assert ledger.wrong == []
         rows = [r for r in ledger.records if r.outcome == "lost"]
         assert [r.round for r in rows] == lost

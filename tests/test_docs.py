@@ -48,7 +48,7 @@ PAGES = sorted(
 SOURCES = sorted(
     path
     for pattern in ("*.py", "*.md", "*.proto", "*.toml", "*.tmpl", "Makefile")
-    for path in ROOT.rglob(pattern)
+    for path in [*ROOT.glob(pattern), *ROOT.glob(f"[!.]*/**/{pattern}")]  # not into environments
     if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     and path != Path(__file__).resolve()
 )

@@ -80,21 +80,6 @@ def test_both_are_online_under_their_names(up: FlowerUp) -> None:
     }
 
 
-def test_a_plain_flower_app_runs_unchanged_from_a_plain_shell(up: FlowerUp) -> None:
-    env = os.environ | {"FLWR_HOME": str(up.client_home), "FLWR_TELEMETRY_ENABLED": "0"}
-    done = subprocess.run(
-        [command_path("flwr"), "run", ".", "umbel", "--format", "json"],
-        cwd=up.wanted.app, env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    answer = json.loads(done.stdout)
-    assert answer["success"], done.stdout
-    assert answer["fab-hash"] == up.digest[:8]  # the bundle that every device pins
-    run = int(answer["run-id"])
-    state = _until(up, lambda: (s := up.control.run(run)).over and s, 60)
-    assert state.outcome == "completed"
-    assert "final 1.0" in "".join(up.control.output(run))
-
-
 def test_a_wrong_setting_is_one_line(up: FlowerUp) -> None:
     with pytest.raises(SettingsError, match="SuperLink accepts"):
         up.submit({"colour": "red"})
@@ -114,37 +99,51 @@ def test_nodes_are_authenticated(up: FlowerUp, tmp_path: Path) -> None:
     assert up.offline() == []
 
 
-def test_a_killed_supernode_is_back_within_ten_seconds(up: FlowerUp) -> None:
-    before, pid = up.control.nodes()["edge-1"], up.supervisor.pid("edge-1")
-    began = time.monotonic()
-    os.kill(pid, 9)
-    _until(up, lambda: up.supervisor.pid("edge-1") != pid, 10)
-    _until(up, lambda: not up.offline(), 20)
-    assert time.monotonic() - began < 10 + FLOWER_PAUSE_S
-    assert up.control.nodes()["edge-1"].node_id == before.node_id
+def test_who_is_killed_is_back_within_ten_seconds_and_a_clientapp_takes_its_supernode_along(
+    up: FlowerUp,
+) -> None:
+    run = up.submit({"sleep": 60})  # of edge-0 alone
+    before = up.control.nodes()
+    pids = {name: up.supervisor.pid(name) for name in before}
+    seen: set[str] = set()
 
+    def one_trains_the_other_has() -> bool:
+        at_work = {app.parents[2].name for app in _trains(up)}
+        seen.update(at_work)
+        return len(seen) == len(pids) and at_work == {"edge-0"}
 
-def test_a_killed_clientapp_takes_its_supernode_along(up: FlowerUp) -> None:
-    run = up.submit({"sleep": 60})
-    pid = up.supervisor.pid("edge-0")
-    tasks = up.federation.device("edge-0") / "tasks"
-    _until(up, lambda: list(tasks.glob("*/apps")), 30)
+    _until(up, one_trains_the_other_has, 30)
     time.sleep(1.5)  # a directory that is just being made belongs to a task that starts
     (app,) = [
         process
         for _, process in process_tree.marked(_mark(up))
         if _program_of(process.pid) == "edge-0" and "flower_launcher" in " ".join(process.cmdline())
     ]
+    began = time.monotonic()
     app.kill()
-    _until(up, lambda: up.supervisor.pid("edge-0") != pid, 10)
+    os.kill(pids["edge-1"], 9)
+    _until(up, lambda: all(up.supervisor.pid(name) != pid for name, pid in pids.items()), 10)
     _until(up, lambda: not up.offline(), 20)
+    assert time.monotonic() - began < 10 + FLOWER_PAUSE_S
+    assert {n: s.node_id for n, s in up.control.nodes().items()} == {
+        n: s.node_id for n, s in before.items()
+    }
     # Flower's own loop learns of it at its next look, and not after a minute.
     state = _until(up, lambda: (s := up.control.run(run)).over and s, 30)
     assert state.outcome == "completed"
 
 
-def test_a_run_outlives_its_superlink_and_its_front(up: FlowerUp) -> None:
-    run = up.submit({"num-server-rounds": 2})
+def test_a_plain_app_from_a_plain_shell_outlives_its_superlink_and_its_front(up: FlowerUp) -> None:
+    env = os.environ | {"FLWR_HOME": str(up.client_home), "FLWR_TELEMETRY_ENABLED": "0"}
+    config = ["--run-config", "num-server-rounds=2", "--format", "json"]
+    done = subprocess.run(
+        [command_path("flwr"), "run", ".", "umbel", *config],
+        cwd=up.wanted.app, env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    answer = json.loads(done.stdout)
+    assert answer["success"], done.stdout
+    assert answer["fab-hash"] == up.digest[:8]  # the bundle that every device pins
+    run = int(answer["run-id"])
     _until(up, lambda: _trains(up), 30)  # before that the ServerApp may not have its task whole
     pid, address = up.supervisor.pid("superlink"), up.address
     os.kill(pid, 9)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from random import Random
 
 SHORT = settings(
-    max_examples=150,
+    max_examples=100,
     derandomize=True,
     deadline=None,
     database=None,

@@ -55,6 +55,10 @@ def _state(home: Path) -> dict[str, Any] | None:
     return read_state(folder) if folder.is_dir() else None
 
 
+def _front(state: dict[str, Any]) -> int:
+    return next((p["pid"] for p in state["programs"] if p["program"]["name"] == "front"), 0)
+
+
 def _until(holds: Callable[[], Any], seconds: float = 60.0) -> Any:
     end = time.monotonic() + seconds
     while not (found := holds()):
@@ -117,9 +121,9 @@ def test_kept_crashed_and_ended(home: Path, tmp_path: Path) -> None:
     again = _umbel(home, "up", app, *QUICK)
     assert (again.returncode, again.stdout) == (2, "")
     assert "umbel down" in again.stderr
-    node = state["programs"][-1]
-    os.kill(node["pid"], signal.SIGKILL)  # the keeper starts it again
-    _until(lambda: (s := _state(home)) and s["programs"][-1]["pid"] != node["pid"])
+    pid = _front(state)
+    os.kill(pid, signal.SIGKILL)  # the keeper starts it again
+    _until(lambda: (s := _state(home)) and _front(s) not in {0, pid})
     keeper.kill()
     left = _left(home)
     assert any("flower-superlink" in line for line in left)
