@@ -1,23 +1,62 @@
-"""What several tests share: the wheel, installed where no checkout is in sight."""
+"""What several tests share: the wheel, installed where no checkout is in sight; where files lie."""
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 # What lies in a checkout and is no source. Named, because a copy has no git to ask.
 _NO_SOURCE = shutil.ignore_patterns(
     ".git", ".venv*", ".envs", "*_cache", "__pycache__", "*.egg-info", "build", "dist", "results"
 )
+
+
+MEMORY, ROOM = Path("/dev/shm"), 4 << 30  # noqa: S108 - each test has a folder of its own there
+"""Where temporary files lie if there is so much room: on a disk a fifth of the tests' time is
+waiting until it has written what it was told to. TMPDIR chooses another place."""
+
+
+def _in_memory() -> None:
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
+        return
+    if shutil.disk_usage(MEMORY).free >= ROOM:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+
+
+def _compiled_once() -> None:
+    """Let a thousand processes find what they import compiled, whatever the shell says of that."""
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A folder for tests of walls, which leave what is in memory to all processes."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+def pytest_collection_finish() -> None:
+    """Take what the modules hold out of every later collection of garbage: seconds each time."""
+    gc.freeze()
+
+
+_in_memory()
+_compiled_once()
 
 
 class Installed(NamedTuple):

@@ -36,6 +36,12 @@ PLAIN = Bundle.read(fab(code__py=b"good\n"))
 NOW = datetime(2030, 3, 1, 10, 30, tzinfo=UTC)
 
 
+@pytest.fixture
+def tmp_path(on_disk: Path) -> Path:
+    """Not in memory, which walls leave to all."""
+    return on_disk
+
+
 def signed(key: Ed25519PrivateKey, **changed: bytes) -> bytes:
     """Return a bundle signed by a key, and then changed."""
     files = {**PLAIN.files, SIGNATURES: sign(PLAIN.digests, key, None)}

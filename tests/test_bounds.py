@@ -29,6 +29,12 @@ for path, mode in ((sys.argv[1] + "/in", "r"), (sys.argv[1] + "/out", "r"), (sys
 """
 
 
+@pytest.fixture
+def tmp_path(on_disk: Path) -> Path:
+    """Not in memory, which walls leave to all."""
+    return on_disk
+
+
 def ran(bounds: Bounds, *arguments: str) -> list[str]:
     command = bounds.around([sys.executable, "-P", "-c", PROGRAM, *arguments])
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -63,6 +63,12 @@ class Points(umbel.Task):
 
 
 @pytest.fixture
+def tmp_path(on_disk: Path) -> Path:
+    """Not in memory, which walls leave to all."""
+    return on_disk
+
+
+@pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The task's own place, with the app in it."""
     folder = tmp_path / "device" / "tasks" / "umbel-task-1"

@@ -49,6 +49,12 @@ SECURE = PLAIN + "\nimport umbel\napp = umbel.secure(app)\n"
 
 
 @pytest.fixture
+def tmp_path(on_disk: Path) -> Path:
+    """Not in memory, which walls leave to all."""
+    return on_disk
+
+
+@pytest.fixture
 def device(tmp_path: Path) -> Path:
     """A device's directory."""
     federation = made(tmp_path / "federation", 1)

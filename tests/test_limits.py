@@ -21,6 +21,12 @@ NOW = datetime(2030, 3, 1, 10, 30, tzinfo=UTC)
 LOOPBACK = Place("127.0.0.1:9")
 
 
+@pytest.fixture
+def tmp_path(on_disk: Path) -> Path:
+    """Not in memory, which walls leave to all."""
+    return on_disk
+
+
 class Stand:
     """Limits with a clock of their own."""
 

@@ -35,6 +35,12 @@ ELSEWHERE = (
 """What a manager in namespaces cannot build, or would hide the files of this test."""
 
 
+@pytest.fixture
+def tmp_path(on_disk: Path) -> Path:
+    """Not in memory, which walls leave to all."""
+    return on_disk
+
+
 def test_a_device_within_the_walls_of_its_service_trains(
     hosts: Hosts,
     places: tuple[Place, tuple[Place, ...]],
