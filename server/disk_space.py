@@ -44,7 +44,6 @@ ROW_BYTES = 2048
 """Of a round in the ledger, before there are any to measure."""
 SPARE_BYTES = 4 << 20
 """Room for the ledger's log and its next pages."""
-_MOVE = "free the disk, then resume the run"
 
 
 class DiskSpace:
@@ -75,8 +74,9 @@ class DiskSpace:
             )  # fmt: skip
         if free < (one := needed(manifest, models)):
             raise StateError(
-                str(run.path), f"{one} bytes free for this round", f"{free} bytes", _MOVE
-            )
+                str(run.path), f"{one} bytes free for this round", f"{free} bytes",
+                move(run.path.name),
+            )  # fmt: skip
         wanted = rounds + ledger + SPARE_BYTES
         if free < wanted and (self._warned is None or free < self._warned // 2):
             self._warned = free
@@ -102,10 +102,16 @@ def needed(manifest: Manifest, models: int = 1) -> int:
     return models * manifest.total_bytes + ROUND_BYTES + SPARE_BYTES
 
 
+def move(run: str) -> str:
+    """Return what to do about a disk that is full for a run, by its id."""
+    return f"free the disk, then `umbel runs resume {run}`"
+
+
 def full(path: Path, manifest: Manifest, models: int, why: str) -> StateError:
-    """Return the error of a round whose writing failed, with the numbers."""
+    """Return the error of a round, `path` its folder, whose writing failed, with the numbers."""
     expected = f"{needed(manifest, models)} bytes free for this round"
-    return StateError(str(path), expected, f"{free_bytes(path.parent)} bytes, and {why}", _MOVE)
+    got = f"{free_bytes(path.parent)} bytes, and {why}"
+    return StateError(str(path), expected, got, move(path.parents[1].name))
 
 
 def _warning(path: Path, free: int, wanted: int) -> str:

@@ -113,7 +113,7 @@ def watched(path: Path) -> Iterator[None]:
             "another process may run this run; look with `umbel runs show`",
         ) from error  # fmt: skip
     except sqlite3.Error as error:
-        expected, move = _asks(_code(error))
+        expected, move = _asks(_code(error), path)
         space = _code(error) in _NO_SPACE
         got = f"{free_bytes(path.parent)} bytes, and {error}" if space else str(error)
         raise StateError(str(path), expected, got, move) from error
@@ -180,10 +180,10 @@ def _check_ours(db: sqlite3.Connection, path: Path) -> None:
         )  # fmt: skip
 
 
-def _asks(code: int) -> tuple[str, str]:
+def _asks(code: int, path: Path) -> tuple[str, str]:
     """Return what was expected and the next move for an error of SQLite."""
     if code in _NO_SPACE:
-        move = "free the disk or see to it, then resume the run"
+        move = f"free the disk or see to it, then `umbel runs resume {path.parent.name}`"
         return f"{ROOM_BYTES} bytes free, and a disk that takes the next rows", move
     if code in _NO_ENTRY:
         move = "give this user the directory, or copy the run with its -wal file elsewhere"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from .disk_space import move
 from .plain_files import read_file, sync, why
 from ..host.disk_room import free_bytes
 from ..protocol import fields
@@ -37,7 +38,6 @@ _NAME = re.compile(r"([0-9]{6,12})\.(train|evaluate)\.([0-9]{1,12})\.open")
 SUM, TRANSCRIPT = "sum", "transcript"
 _LABEL = b"umbel/open-round/1"
 _HASH, _ID, _HEAD = 32, 16, 1 << 16
-_MOVE = "free the disk, then resume the run"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +92,9 @@ class OpenRounds:
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             got = f"{free_bytes(self._rounds)} bytes free, and {why(error)}"
-            raise StateError(str(folder), "an open round on the disk", got, _MOVE) from error
+            raise StateError(
+                str(folder), "an open round on the disk", got, move(self._rounds.parent.name)
+            ) from error
 
     def kept(self) -> OpenRound | None:
         """Return the newest attempt that is whole; the sum itself is checked when it is loaded."""

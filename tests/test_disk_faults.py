@@ -71,7 +71,7 @@ def test_a_full_disk_is_said_with_both_numbers_before_a_byte_is_written(disk: Pa
     found = re.search(rf"runs/{RUN}: expected {needed} bytes free for this round, got (\d+)", line)
     assert found is not None
     assert 0 < int(found[1]) <= 2 << 20
-    assert line.endswith("; free the disk, then resume the run")
+    assert line.endswith(f"; free the disk, then `umbel runs resume {RUN}`")
     (disk / "ballast").unlink()
     in_order(disk, 3)
 
@@ -90,7 +90,7 @@ def test_a_disk_without_room_for_another_file(tmp_path: Path) -> None:
         assert re.search(
             r"rounds/000004: expected \d+ bytes free .* got \d+ bytes, and No space left", line
         )
-        assert line.endswith("free the disk, then resume the run")
+        assert line.endswith(f"free the disk, then `umbel runs resume {RUN}`")
         for ballast in place.glob("ballast-*"):
             ballast.rmdir()
         in_order(place, 3)
@@ -123,7 +123,7 @@ def test_a_ledger_on_a_full_disk(disk: Path) -> None:
         expected = "ledger.sqlite: expected 1048576 bytes free, and a disk that takes the next rows"
         assert f"{expected}, got " in line
         assert line.endswith(
-            "database or disk is full; free the disk or see to it, then resume the run"
+            f"database or disk is full; free the disk or see to it, then `umbel runs resume {RUN}`"
         )
         assert said(partial(_event, run.ledger)) == line
         with Ledger(run.ledger.path, read_only=True) as reader:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LINE = (
     r"(runs/RUN|runs/RUN/rounds/\d{6}|runs/RUN/ledger\.sqlite): expected \d+ bytes free.*, "
-    r"got \d+ bytes.*; free the disk.*, then resume the run"
+    r"got \d+ bytes.*; free the disk.*, then `umbel runs resume RUN`"
 )
 """File, needed bytes, free bytes, and the next move."""
 

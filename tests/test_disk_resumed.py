@@ -71,7 +71,7 @@ def test_a_disk_that_fills_and_is_freed(tmp_path: Path) -> None:
         (line,) = [said for said in made.log("driver").splitlines() if said.startswith("failed: ")]
         assert f"runs/{RUN}" in line
         assert "bytes free" in line
-        assert line.endswith("then resume the run")
+        assert line.endswith(f"then `umbel runs resume {RUN}`")
         (made.home / "ballast").unlink()
         with RunDirectory.open(made.home, RUN) as run:
             assert verify(run).wrong == ()
