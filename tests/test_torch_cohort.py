@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from umbel.protocol.errors import SettingsError
+from umbel.simulation.engine.isolation import isolated
 from umbel.simulation.engine.loop import Loop
 from umbel.simulation.engine.reducing import count_values, row_dtype
 from umbel.simulation.engine.torch_cohort import Cohorts
@@ -122,6 +123,19 @@ def test_a_fault_costs_its_client_only(capsys: pytest.CaptureFixture[str]) -> No
     assert np.abs(found.total - expected.total).max() <= 1e-5 * 2**36 * found.weight
     assert found.report.causes == expected.report.causes
     capsys.readouterr()
+
+
+def test_torchs_generators_are_given_back_and_no_device_is_woken() -> None:
+    cuda = torch.cuda.is_available()
+    devices = torch.cuda.get_rng_state_all() if cuda else []
+    before, woken = torch.get_rng_state(), torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with isolated():
+        torch.manual_seed(3)
+        torch.rand(5, device="cuda" if cuda else "cpu")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.cuda.is_initialized() == woken  # type: ignore[no-untyped-call]
+    after = torch.cuda.get_rng_state_all() if cuda else []
+    assert all(torch.equal(was, now) for was, now in zip(devices, after, strict=True))
 
 
 class Normed(TorchTask):

@@ -61,12 +61,17 @@ def cause(error: Refused) -> str:
 def isolated(*, threads: int | None = 1) -> Iterator[None]:
     """Give the global generators and torch's number of threads back as they were.
 
+    Those of CUDA's devices too, where one was in use before: to look wakes no device.
+
     Args:
         threads: How many torch has inside; None for as many as it had.
     """
     torch = sys.modules.get("torch")
     python, legacy = random.getstate(), np.random.get_state()
     tensors = None if torch is None else torch.get_rng_state()
+    devices = None
+    if torch is not None and torch.cuda.is_initialized():
+        devices = torch.cuda.get_rng_state_all()
     before = 1 if torch is None else torch.get_num_threads()
     try:
         if torch is not None and threads is not None:
@@ -77,4 +82,6 @@ def isolated(*, threads: int | None = 1) -> Iterator[None]:
         np.random.set_state(legacy)
         if torch is not None:
             torch.set_rng_state(tensors)
+            if devices is not None:
+                torch.cuda.set_rng_state_all(devices)
             torch.set_num_threads(before)

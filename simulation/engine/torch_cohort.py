@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from .examples import Examples
-from .isolation import isolated
+from .isolation import cause, isolated
 from .reducing import Rows, Sum, Tally, Trained
 from .torch_stacked import Stacked, Stepper, masks
 from .torch_sums import add, judge
@@ -160,13 +160,13 @@ class Cohorts:
                     clients.append(self._client(work, examples, index, local))
                     room = self._room(clients[0], local)
                 except Refused as error:
-                    tally.failed(index, str(error))
+                    tally.failed(index, cause(error))
             try:
                 with boundary():
                     done = self._trained(work, clients)
             except Refused as error:
                 for client in clients:
-                    tally.failed(client.place, str(error))
+                    tally.failed(client.place, cause(error))
                 continue
             yield done
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .bindings import COLUMNS, pointer
-from ..engine.isolation import DATA, seed
+from ..engine.isolation import DATA, cause, seed
 from ...clients.child import boundary
 from ...protocol import messages_pb2 as pb
 from ...protocol.errors import Refused
@@ -161,7 +161,7 @@ class Cohort:
                 try:
                     self._one(index, seeded=seeded)
                 except Refused as error:
-                    self.tally.failed(index, str(error))
+                    self.tally.failed(index, cause(error))
             yield start, stop
 
     def drop(self) -> None:
