@@ -63,7 +63,7 @@ def test_shares_of_a_round_add_up_to_its_bits() -> None:
         asked.append(own)
         return sum(SIZES[c] for c in whole.clients) + heavy
 
-    parts = [work(model, clients, cohort=5, agree=agree) for clients in ((4, 0, 1), (6, 3))]
+    parts = [work(model, clients, agree=agree) for clients in ((4, 0, 1), (6, 3))]
     shares = [tier.reduce(part) for part in parts]
     together = tier.reduce(whole)
     assert together.exponent == shares[0].exponent == 62 - 10 - 23 < 36
@@ -127,6 +127,33 @@ def test_examples_that_are_not_held_are_asked_for_again(monkeypatch: pytest.Monk
     held = Loop(Drawing()).reduce(cohort)
     monkeypatch.setattr(examples_module, "HELD", 1500)
     assert np.array_equal(Loop(Drawing()).reduce(cohort).total, held.total)
+
+
+class Growing(NumpyTask):
+    """Has a row more whenever it is asked."""
+
+    def __init__(self) -> None:
+        """Begin with the usual ones."""
+        super().__init__()
+        self.asked = 0
+
+    def train_data(self, site: Site) -> Any:
+        """Return rows, the last of them again and again."""
+        inputs, labels = examples(site.index)
+        self.asked += 1
+        more = np.minimum(np.arange(len(inputs) + self.asked), len(inputs) - 1)
+        return inputs[more], labels[more]
+
+
+def test_a_client_that_is_heavier_when_asked_again_has_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(examples_module, "HELD", 0)
+    report = Loop(Growing()).reduce(work(TaskTrainer(NumpyTask()).arrays(), (4, 6))).report
+    assert set(report.verdicts) == {Verdict.FAILED}
+    assert report.causes[0] == (
+        f"train_data(site): expected {SIZES[4] + 1} examples, as before, got {SIZES[4] + 3}"
+    )
 
 
 def test_each_client_starts_from_its_own_model_and_launch() -> None:

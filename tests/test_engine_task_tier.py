@@ -75,7 +75,6 @@ def test_any_number_of_workers_gives_the_bits_of_the_loop(
             factors=np.array([1.0, 0.5, 0.25]),
             settings=Settings(round=3, seed=11, lr=0.05, epochs=2),
             weight_cap=9,
-            cohort=500,
             agree=lambda own: own + 10**12,
         )
         same(tier, late, Loop(task))

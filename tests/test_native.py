@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 
 from umbel import MLP  # noqa: E402
 from umbel.protocol import messages_pb2 as pb  # noqa: E402
-from umbel.protocol.errors import Refused  # noqa: E402
+from umbel.protocol.errors import Refused, SettingsError  # noqa: E402
 from umbel.simulation.engine.loop import Loop  # noqa: E402
 from umbel.simulation.engine.work import Verdict, Work  # noqa: E402
 from umbel.simulation.native.tier import NativeTier, tier  # noqa: E402
@@ -261,6 +261,31 @@ def test_a_heavy_round_takes_fewer_bits_behind_the_point(task: Ragged, native: N
         native.task = task
     assert found.exponent == 62 - 10 - 18
     np.testing.assert_allclose(mean(found), mean(loop(heavy, work)), rtol=0, atol=1e-6)
+
+
+class Growing(Ragged):
+    """Has twice as many rows at each pass."""
+
+    passes = 0
+
+    def train_data(self, site: Any) -> Any:
+        """Return the rows so many times."""
+        x, y = super().train_data(site)
+        self.passes += site.partition == 0
+        return np.concatenate([x] * 2**self.passes), np.concatenate([y] * 2**self.passes)
+
+
+def test_a_second_pass_over_more_examples_than_were_counted_has_no_room(
+    task: Ragged, native: NativeTier
+) -> None:
+    native.task = tensors(Growing(perceptron, (20,), 5, sizes=(1 << 16, 3)))
+    work = replace(work_of(native.task, [0, 1]), settings=Settings(batch_size=1 << 14))
+    native.exponent = 36
+    try:
+        with pytest.raises(SettingsError, match="as many examples of each client whenever"):
+            native.reduce(work)
+    finally:
+        native.task = task
 
 
 def test_an_index_of_examples_is_its_own_row_whoever_failed(

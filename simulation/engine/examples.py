@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .isolation import DATA, cause, seed
 from ...clients.child import boundary
+from ...protocol import messages_pb2 as pb
 from ...protocol.errors import Refused
 
 if TYPE_CHECKING:
@@ -55,11 +56,15 @@ class Examples:
         """Return one client's, once.
 
         Raises:
-            Refused: The task raised.
+            Refused: The task raised, or has more than were counted: its weight has no room.
         """
         if index in self._held:
             return self._held.pop(index)
-        data, self.counts[index] = self._ask(index)
+        data, count = self._ask(index)
+        if count > (known := self.counts.get(index, count)):
+            what = f"train_data(site): expected {known} examples, as before, got {count}"
+            raise Refused(pb.REASON_TASK_FAILED, what)
+        self.counts[index] = count
         return data
 
     def _ask(self, index: int) -> tuple[Any, int]:

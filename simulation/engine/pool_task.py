@@ -69,7 +69,7 @@ class TaskCallee:
         if "count" in fields:
             return self._count(fields["count"])
         if "weight" in fields:
-            return self._add(fields["index"], fields["weight"])
+            return self._add(fields["index"], fields["weight"], fields["examples"])
         return self._write(fields["index"])
 
     def _count(self, indices: Sequence[int]) -> Answer:
@@ -79,12 +79,12 @@ class TaskCallee:
         counts = [examples.counts.get(index, 0) for index in indices]
         return {"counts": counts, "causes": [tally.causes.get(index, "") for index in indices]}, ()
 
-    def _add(self, index: int, weight: int) -> Answer:
+    def _add(self, index: int, weight: int, counted: int) -> Answer:
         """Train a client into this worker's sum; the weights of the round add up to `weight`."""
         if self._sum is None:
             self._sum = Sum(self._work, weight)
             self._sum.total = self._out[self._me.number]
-        trained = self._trained(index)
+        trained = self._trained(index, counted)
         self._me.head[TAKEN] += 1
         self._sum.take(index, trained)
         self._me.head[TAKEN] += 1
@@ -95,16 +95,17 @@ class TaskCallee:
         work, trained = self._work, self._trained(index)
         self._turn = (self._turn + 1) % SLOTS
         slot = self._me.number * SLOTS + self._turn
-        verdict = judge(trained.update, 1.0, Bounds(work.sharing, None, work.max_norm))
+        verdict = judge(trained.update, Bounds(max_norm=work.max_norm))
         if verdict is Verdict.COUNTED:
             write(self._out[slot], trained.update)
         fields, blobs = _said(trained, verdict)
         return {**fields, "slot": slot}, blobs
 
-    def _trained(self, index: int) -> Trained:
+    def _trained(self, index: int, counted: int | None = None) -> Trained:
         examples = self._counted.get(index)
-        if examples is None:
+        if examples is None:  # whoever counted them died
             examples = Examples(self._loop.trainer, self._work, Tally(self._work), ())
+            examples.counts |= {} if counted is None else {index: counted}
         return self._loop.client(self._work, examples, index)
 
 

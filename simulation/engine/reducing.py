@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .verdicts import Bounds, add, judge
-from .work import Reduced, Report, Verdict, exponent_for
+from .work import REACH, Reduced, Report, Verdict, exponent_for
 from ...protocol.errors import SettingsError
 from ...strategies.trainer import is_buffer
 
@@ -103,13 +103,13 @@ class Sum:
         """
         self.tally = Tally(work) if tally is None else tally
         self.exponent = exponent_for(work.round_weight(weight))
-        self.bounds = Bounds(work.sharing, self.exponent, work.max_norm)
+        self.bounds = Bounds(REACH, work.max_norm)
         self.total = np.zeros(count_values(work.models[0]), np.int64)
 
     def take(self, index: int, trained: Trained) -> None:
         """Judge one client's update, and add it if it counts."""
         scale = self.tally.weight(trained.examples) * self.tally.work.factor(index)
-        verdict = judge(trained.update, scale, self.bounds)
+        verdict = judge(trained.update, self.bounds)
         self.tally.trained(index, trained, verdict)
         if verdict is Verdict.COUNTED:
             add(self.total, trained.update, scale, self.exponent)
@@ -138,13 +138,13 @@ class Rows:
         if out.ndim != 2 or out.shape[0] < shape[0] or out.shape[1] != shape[1]:  # noqa: PLR2004
             raise SettingsError("rows(out)", f"rows of shape {shape}", out.shape)
         self.tally = Tally(work)
-        self.bounds = Bounds(work.sharing, None, work.max_norm)
+        self.bounds = Bounds(max_norm=work.max_norm)
         self.out = out
         out[: shape[0]] = 0
 
     def take(self, index: int, trained: Trained) -> None:
         """Judge one client's update, and write it if it counts."""
-        verdict = judge(trained.update, 1.0, self.bounds)
+        verdict = judge(trained.update, self.bounds)
         self.tally.trained(index, trained, verdict)
         if verdict is Verdict.COUNTED:
             write(self.out[index], trained.update)

@@ -141,8 +141,10 @@ class TaskTier:
         """
         order = sorted(counts, key=lambda index: (-counts[index].examples, index))
         items = [
-            Item({"index": index, "weight": weight}, home=counts[index].worker) for index in order
-        ]
+            Item({"index": index, "weight": weight, "examples": counts[index].examples},
+                 home=counts[index].worker)
+            for index in order
+        ]  # fmt: skip
         taken = self._pool.heads[:, TAKEN]
         done: list[list[int]] = [[] for _ in range(len(self._pool))]
         before, again = taken.copy(), list[int]()

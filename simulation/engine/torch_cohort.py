@@ -122,7 +122,7 @@ class Cohorts:
             counts = [len(client.inputs) for client in done.clients]
             weights = np.array([tally.weight(count) for count in counts], np.float64)
             scales = weights * [work.factor(client.place) for client in done.clients]
-            verdicts = judge(done.updates, scales, found.bounds)
+            verdicts = judge(done.updates, len(scales), found.bounds)
             _note(tally, done, verdicts)
             add(total, done.updates, np.where(verdicts == 0, scales, 0.0), found.exponent)
         found.total += total.cpu().numpy()
@@ -131,7 +131,7 @@ class Cohorts:
     def _written(self, work: Work, out: NDArray[Any]) -> Report:
         found = Rows(work, out)
         for done in self._stacks(work, self._examples(work, found.tally), found.tally):
-            verdicts = judge(done.updates, np.ones(len(done.clients)), found.bounds)
+            verdicts = judge(done.updates, len(done.clients), found.bounds)
             _note(found.tally, done, verdicts)
             start = 0
             for update in done.updates:

@@ -167,7 +167,7 @@ def _reduce(
     mine, agreement, begin = shares[group.rank], _Agreement(group), time.perf_counter()
     found, error = None, ""
     try:
-        found = tier.reduce(replace(work.part(mine), cohort=work.sharing, agree=agreement))
+        found = tier.reduce(replace(work.part(mine), agree=agreement))
     except UmbelError as why:
         error = str(why)
     agreement.settle(error)
@@ -195,7 +195,7 @@ def _rows(
     own = np.zeros((len(mine), values), dtype)
     report, error = None, ""
     try:
-        report = tier.rows(replace(work.part(mine), cohort=work.sharing), own)
+        report = tier.rows(work.part(mine), own)
     except UmbelError as why:
         error = str(why)
     said = _said(group, mine, report, time.perf_counter() - begin, error)

@@ -24,17 +24,14 @@ BLOCK = {"cpu": 1 << 15, "cuda": 1 << 24}
 """Values at a time: on a CPU 256 KiB of float64, which stay in the cache; on a GPU 128 MiB."""
 
 
-def judge(
-    updates: Sequence[torch.Tensor], scales: NDArray[np.float64], bounds: Bounds
-) -> NDArray[np.uint8]:
+def judge(updates: Sequence[torch.Tensor], clients: int, bounds: Bounds) -> NDArray[np.uint8]:
     """Return the verdict of each client.
 
     Args:
         updates: For each array a tensor of shape (clients, values).
-        scales: Weight times factor of each client.
+        clients: How many there are.
         bounds: Of the round.
     """
-    clients = len(scales)
     peaks, squares = np.zeros(clients), np.zeros(clients)
     for update in updates:
         if update.shape[1]:
@@ -44,7 +41,7 @@ def judge(
             squares += _squares(update)
     found = np.full(clients, Verdict.COUNTED, np.uint8)
     with np.errstate(invalid="ignore"):
-        found[scales * peaks > bounds.largest] = Verdict.TOO_LARGE
+        found[peaks > bounds.largest] = Verdict.TOO_LARGE
         if bounds.max_norm is not None:
             found[np.sqrt(squares) > bounds.max_norm] = Verdict.TOO_LONG
     found[~np.isfinite(peaks)] = Verdict.NOT_FINITE

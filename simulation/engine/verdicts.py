@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .work import ROOM, Verdict
+from .work import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,26 +32,16 @@ TILE = 1 << 14
 class Bounds(NamedTuple):
     """What an update may be at most."""
 
-    clients: int
-    """How many updates share the room of the sum."""
-    exponent: int | None = None
-    """Of the sum; None where nothing is added up, so that no value is too large."""
+    largest: float = math.inf
+    """Of the magnitude of a value; infinite where nothing is added up."""
     max_norm: float | None = None
 
-    @property
-    def largest(self) -> float:
-        """Bound of |scale * delta|."""
-        if self.exponent is None:
-            return math.inf
-        return math.ldexp(1.0, ROOM - self.exponent) / self.clients
 
-
-def judge(update: Iterable[NDArray[Any]], scale: float, bounds: Bounds) -> Verdict:
+def judge(update: Iterable[NDArray[Any]], bounds: Bounds) -> Verdict:
     """Return what an update is: counted, or the first reason in the order of `Verdict` why not.
 
     Args:
         update: Its arrays, float32 or float64, of any shape.
-        scale: The client's weight times its factor.
         bounds: Of the round.
     """
     peak = squares = 0.0
@@ -65,7 +55,7 @@ def judge(update: Iterable[NDArray[Any]], scale: float, bounds: Bounds) -> Verdi
                 squares += float(np.square(tile, dtype=np.float64).sum())
     if bounds.max_norm is not None and math.sqrt(squares) > bounds.max_norm:
         return Verdict.TOO_LONG
-    return Verdict.COUNTED if scale * peak <= bounds.largest else Verdict.TOO_LARGE
+    return Verdict.COUNTED if peak <= bounds.largest else Verdict.TOO_LARGE
 
 
 def add(

@@ -17,9 +17,10 @@ The sum is in fixed point, so that it has the same bits for any number of worker
 rint is to nearest, ties to even, of the float64 product (w_i * f_i * 2^exponent) * delta_i. f_i is
 1 except where an update counts for less because it is stale (`Work.factors`); the weights by which
 the sum is divided stay, as in FedBuff (Nguyen et al. 2022, arXiv 2106.06639). A client counts if
-its update is finite, its L2 norm (float64) at most `max_norm`, and no value so large that the sum
-of all of them could wrap: |w_i * f_i * delta| * 2^exponent <= 2^62 / clients. The others are named
-by their verdict, and nothing of theirs is in the sum.
+its update is finite, its L2 norm (float64) at most `max_norm`, and no value above `REACH`, the same
+for every client however heavy: the exponent is so small that all weights of the round together,
+each times `REACH`, stay below 2^62, so that no cohort's sum can wrap. The others are named by their
+verdict, and nothing of theirs is in the sum.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ Arrays = Mapping[str, NDArray[Any]]
 EXPONENT = 36
 """Bits behind the point of a term: a client's rounding is below 1.5e-11."""
 ROOM = 62
-"""The sum of all magnitudes stays below 2^62."""
+"""The sum of all magnitudes stays below 2^62, but for half a unit of rounding a client."""
+REACH = 1 << 10
+"""Largest magnitude of a value that counts."""
 
 
 class Verdict(IntEnum):
@@ -88,17 +91,9 @@ class Work:
     evaluate: bool = False
     """Whether each client tests the received model first, as a real client does."""
 
-    cohort: int | None = None
-    """How many clients share the room of the sum, where this work is a share of a round; None is
-    all of them."""
     agree: Callable[[int], int] | None = field(default=None, repr=False)
     """Where this is a share of a round: given the weights of its clients, added up, it waits for
     the other shares and returns what all of them add up to."""
-
-    @property
-    def sharing(self) -> int:
-        """How many clients share the room of the sum, at least 1."""
-        return max(1, len(self.clients) if self.cohort is None else self.cohort)
 
     def round_weight(self, own: int) -> int:
         """Return the weight from which the round's exponent follows.
@@ -211,7 +206,8 @@ class Tier(Protocol):
 def exponent_for(weight: int) -> int:
     """Return the exponent for a round whose weights add up to at most `weight`.
 
-    `EXPONENT` while updates up to 2^10 in magnitude fit beside it, fewer bits for heavier rounds,
-    at least 0.
+    `EXPONENT` while values up to `REACH` fit beside it, fewer bits for heavier rounds: weight is
+    below 2^b, and so weight * REACH * 2^exponent at most 2^(b + 10 + 62 - 10 - b) = 2^62.
     """
-    return max(0, min(EXPONENT, ROOM - 10 - max(1, weight).bit_length()))
+    reach = REACH.bit_length() - 1
+    return min(EXPONENT, ROOM - reach - max(1, weight).bit_length())

@@ -30,7 +30,6 @@ def packed(work: Work) -> tuple[dict[str, Any], list[memoryview]]:
         "weight_cap": work.weight_cap,
         "max_norm": work.max_norm,
         "evaluate": work.evaluate,
-        "cohort": work.sharing,
         "manifest": Manifest.of(work.models[0]).to_json(),
         "given": [array is not None for array in optional],
     }
@@ -68,5 +67,4 @@ def unpacked(
         weight_cap=fields["weight_cap"],
         max_norm=fields["max_norm"],
         evaluate=fields["evaluate"],
-        cohort=fields["cohort"],
     )

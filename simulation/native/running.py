@@ -12,8 +12,7 @@ from .net import Unsupported
 from ..engine.examples import HELD
 from ..engine.isolation import isolated
 from ..engine.reducing import Tally
-from ..engine.verdicts import Bounds
-from ..engine.work import Reduced, Verdict, exponent_for
+from ..engine.work import REACH, Reduced, Verdict, exponent_for
 from ...protocol.errors import SettingsError
 from ...strategies.metrics import LOSS
 from ...strategies.optimizers import Adam
@@ -40,6 +39,8 @@ class Running:
         self._tier, self._work = tier, work
         self._weight: int | None = None
         """Of the whole round, once it has been asked for."""
+        self._own = 0
+        """Of this work's clients, when the round's was asked for."""
         self._optimizer, self._local = work.settings.resolved(tier.task)
         if work.evaluate and not tier.evaluates:
             raise Unsupported("task.evaluate()", "Task's own", "another")
@@ -95,7 +96,7 @@ class Running:
         plan = numbers(self._optimizer, self._local)
         plan.clients, plan.models, plan.evaluate = clients, len(work.models), work.evaluate
         plan.exponent = exponent or 0
-        plan.limit = Bounds(work.sharing, exponent).largest
+        plan.limit = REACH
         plan.max_norm = -1.0 if work.max_norm is None else work.max_norm
         plan.largest_loss = LOSS.bound
         plan.model, plan.table = pointer(self._models), pointer(cohort.table)
@@ -111,15 +112,28 @@ class Running:
                 if cohort.bytes > HELD:
                     self._pool.wait()
                     cohort.drop()
-            if total is not None and self._weight is None:  # other shares may keep us waiting
-                self._weight = work.round_weight(cohort.weight)
-                self._tier.exponent = exponent_for(self._weight)
+            if total is not None:
+                self._weigh(cohort.weight)
             self._pool.wait()
         except BaseException:
             self._pool.drop()
             raise
         self._pool.finish()
         return self._report(cohort, measured, faults)
+
+    def _weigh(self, own: int) -> None:
+        """Ask once for the round's weight, and note the exponent that it gives.
+
+        Raises:
+            SettingsError: In another pass the clients have more examples than a sum of that
+                exponent has room for.
+        """
+        if self._weight is None:  # other shares may keep us waiting
+            self._own, self._weight = own, self._work.round_weight(own)
+            self._tier.exponent = exponent_for(self._weight)
+        elif exponent_for(self._weight - self._own + own) < self._tier.exponent:
+            what = f"as many examples of each client whenever they are asked for: {self._own}"
+            raise SettingsError("train_data(site)", what, own)
 
     def _report(
         self, cohort: Cohort, measured: NDArray[np.float64], faults: NDArray[np.int64]

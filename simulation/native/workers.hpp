@@ -46,7 +46,7 @@ struct Worker {
         if (!epochs(plan, index, c, start, loss)) return fail(plan, index);
         plan.losses[index] = loss;
         const double weight = c.weight * plan.factors[index];
-        const Verdict verdict = judge(plan, weight, start);
+        const Verdict verdict = judge(plan, start);
         plan.verdicts[index] = verdict;
         if (plan.total && verdict == COUNTED) add(plan, weight, start);
         if (plan.rows) row(plan, index, verdict == COUNTED, start, places);
@@ -148,7 +148,7 @@ struct Worker {
     }
 
     // By the bits: nothing here may depend on what the compiler thinks of NaN.
-    Verdict judge(const Plan& plan, double weight, const Real* start) const {
+    Verdict judge(const Plan& plan, const Real* start) const {
         typedef std::conditional_t<sizeof(Real) == 4, uint32_t, uint64_t> Bits;
         constexpr Bits sign = Bits(1) << (8 * sizeof(Real) - 1);
         constexpr Bits infinite = sizeof(Real) == 4 ? Bits(0x7f800000) : Bits(0x7ff0000000000000);
@@ -170,7 +170,7 @@ struct Worker {
         }
         Real largest;
         std::memcpy(&largest, &top, sizeof top);
-        return plan.total && weight * double(largest) > plan.limit ? TOO_LARGE : COUNTED;
+        return plan.total && double(largest) > plan.limit ? TOO_LARGE : COUNTED;
     }
 
     void add(const Plan& plan, double weight, const Real* start) {
