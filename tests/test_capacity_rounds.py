@@ -68,7 +68,7 @@ def test_a_fleet_of_which_too_few_are_ever_there_has_no_rounds(tmp_path: Path) -
     early = CONSTANT.format(3) + "[cohorts.a.online]\nhours = 2\nfrom = 2\n"
     late = CONSTANT.format(2).removeprefix("seed = 1\n").replace(".a]", ".b]")
     both = early + late + "[cohorts.b.online]\nhours = 3\nfrom = 12\n"
-    found = rounds(described(tmp_path, both), job(5, 4, quorum=4), seed=4)
+    found = rounds(described(tmp_path, both), job(5, 4, quorum=4, rounds=2), seed=4)
     assert (found.miss, found.seconds.at(1.0), found.run_lost) == (1, 0, 1)
 
 
@@ -130,13 +130,13 @@ uplink = 3e5
 def test_a_mixed_fleet_is_predicted_as_the_clock_shows_it(tmp_path: Path) -> None:
     fleet = described(tmp_path, MIXED)
     wanted = job(
-        200, 20, invited=26, quorum=15, rounds=1000, deadline=60.0,
+        200, 20, invited=26, quorum=15, rounds=500, deadline=60.0,
         load=Load(down=400_000, up=400_000),
     )  # fmt: skip
     found = rounds(fleet, wanted, seed=1)
     terms = Terms(cohort=20, invited=26, quorum=15, deadline=60.0, load=wanted.load, seed=5)
     clock = Synchronous(fleet.fleet(200, 1), terms)
-    shown = [clock.decide(number) for number in range(1, 1001)]
+    shown = [clock.decide(number) for number in range(1, 501)]
     seconds = [one.closed - one.opened for one in shown]
     for share in (0.5, 0.9):
         assert found.seconds.at(share) == pytest.approx(np.quantile(seconds, share), rel=0.03)

@@ -2,9 +2,10 @@
 
 job.py is what a run asks of its fleet, sample.py a distribution that was drawn.
 
-rounds.py draws a run's rounds: expected.py is what it returns, population.py the devices, few.py
-the rounds of a fleet that is small enough to follow each of them, windows.py when these are online,
-weather.py what happens to all of a site at once, course.py the chain of rounds.
+rounds.py draws a run's rounds: expected.py is what it returns, population.py the devices, course.py
+the chain of rounds, weather.py what happens to all of a site at once. few.py has the rounds of a
+fleet that is small enough to follow each device, windows.py when these are online. many.py has
+those of a larger one, from curves of arrivals.py; shares.py counts who is used in them.
 
 cli.py is `umbel plan`. subject.py reads the run and the sizes of its messages, plan.py puts the
 plan together: chances.py the odds of a round, secure.py those of its masks, memory.py and ranks.py

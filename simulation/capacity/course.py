@@ -7,7 +7,7 @@ known all the same, and its length counts as infinite.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .job import Job
+    from .population import Population
     from ..fleet.declared import Server
 
     Ids = NDArray[np.int64]
@@ -32,12 +33,32 @@ class Tried(NamedTuple):
     """From then to the close."""
     missed: NDArray[np.bool_]
     """Whether fewer arrived than the quorum."""
+    chance: Reals
+    """How likely that was; where it is not known, whether it happened."""
     online: Reals
     """Devices, when the try was due."""
 
 
+class Shares(NamedTuple):
+    """What the devices of each cohort had of all tries."""
+
+    outcomes: Reals
+    """How many had which outcome; shape (cohorts, ends)."""
+    spent: Reals
+    """Seconds at work, bytes received and sent; shape (3, cohorts)."""
+    closed: Reals
+    """Rounds that the last update of a cohort closed, by the part that took it longest; shape
+    (cohorts, parts)."""
+    tries: int
+    """Of how many it was."""
+
+
 class Model(Protocol):
     """What a fleet makes of a round."""
+
+    @property
+    def population(self) -> Population:
+        """The fleet."""
 
     def tries(self, runs: Ids, now: Reals) -> Tried:
         """Draw one try in each of some runs, which are at times of their own.
@@ -47,13 +68,20 @@ class Model(Protocol):
             now: Virtual seconds of each, not before the last ones.
         """
 
+    def again(self, runs: int) -> Self:
+        """Return the same fleet for other runs, which begin anew."""
+
+    def shares(self) -> Shares:
+        """Return who was used in the tries so far, and what it took."""
+
 
 class Course(NamedTuple):
     """What has been drawn: of all tries in all runs, shape (tries,), and of the runs."""
 
     seconds: Reals
     wait: Reals
-    missed: NDArray[np.bool_]
+    chance: Reals
+    """How likely each had fewer than the quorum."""
     total: Reals
     """Shape (runs,): seconds of the whole run; infinity where a round failed for good."""
 
@@ -78,12 +106,12 @@ def follow(
     """
     now, done, tried = np.zeros(runs), np.zeros(runs, np.int64), np.zeros(runs, np.int64)
     lost, total = np.zeros(runs, bool), np.zeros(runs)
-    kept: list[tuple[Reals, Reals, NDArray[np.bool_]]] = []
+    kept: list[tuple[Reals, Reals, Reals]] = []
     at_work = np.arange(runs)
     while len(at_work):
         found = model.tries(at_work, now[at_work])
         seconds = found.seconds + overhead(server, len(at_work), draw)
-        kept.append((seconds, found.opened - now[at_work], found.missed))
+        kept.append((seconds, found.opened - now[at_work], found.chance))
         now[at_work] = found.opened + seconds
         tried[at_work] += 1
         failed = found.missed & (tried[at_work] >= job.attempts)
@@ -95,8 +123,8 @@ def follow(
         total[ended] = np.where(lost[ended], np.inf, now[ended])
         at_work = np.flatnonzero(done < job.rounds)
         say(float(done.min()) / job.rounds)
-    seconds, wait, missed = (np.concatenate(arrays) for arrays in zip(*kept, strict=True))
-    return Course(seconds, wait, missed, total)
+    seconds, wait, chance = (np.concatenate(arrays) for arrays in zip(*kept, strict=True))
+    return Course(seconds, wait, chance, total)
 
 
 def overhead(server: Server, runs: int, draw: np.random.Generator) -> Reals:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .course import Tried
-from .expected import End
+from .course import Shares, Tried
+from .expected import PARTS, End
 from .weather import Weather
 from .windows import Windows
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _LOOKS = 200
 """Times at which a run looks for a quorum, before it is none."""
-_PARTS = 3
 
 
 class _Asked(NamedTuple):
@@ -50,17 +49,22 @@ class Few:
 
     def __init__(self, population: Population, job: Job, runs: int, draw: Generator) -> None:
         """Take the fleet, what is asked of it, and how many runs there are."""
+        self.population = population
         self._devices, self._kinds = population.devices, population.kinds
         self._job, self._draw = job, draw
         self._windows = Windows(self._devices, runs, draw)
         self._weather = Weather(population.description, runs, draw)
         cohorts = len(population.description.cohorts)
-        self.outcomes = np.zeros((cohorts, len(End)))
-        """Of all tries: how many devices of each cohort had which outcome."""
-        self.spent = np.zeros((3, cohorts))
-        """Seconds at work, bytes received and sent."""
-        self.closed = np.zeros((cohorts, _PARTS))
-        """Rounds that the last update of a cohort closed, by the part that took it longest."""
+        self._outcomes, self._spent = np.zeros((cohorts, len(End))), np.zeros((3, cohorts))
+        self._closed, self._tries = np.zeros((cohorts, len(PARTS))), 0
+
+    def again(self, runs: int) -> Few:
+        """Return the same fleet for other runs; see `Model`."""
+        return Few(self.population, self._job, runs, self._draw)
+
+    def shares(self) -> Shares:
+        """Return who was used; see `Model`."""
+        return Shares(self._outcomes, self._spent, self._closed, self._tries)
 
     def tries(self, runs: Ids, now: Reals) -> Tried:
         """Return one try in each of some runs; see `Model`."""
@@ -80,10 +84,11 @@ class Few:
         self._count(asked, used, seconds)
         here = rows[full]
         parts = np.stack([part[here, last[here]] for part in (asked.down, asked.train, asked.up)])
-        places = asked.kind[here, last[here]] * _PARTS + np.argmax(parts, axis=0)
-        self.closed += np.bincount(places, minlength=self.closed.size).reshape(self.closed.shape)
+        places = asked.kind[here, last[here]] * len(PARTS) + np.argmax(parts, axis=0)
+        self._closed += np.bincount(places, minlength=self._closed.size).reshape(self._closed.shape)
         missed = np.count_nonzero(used, axis=1) < job.quorum
-        return Tried(opened, seconds, missed, online.astype(float))
+        self._tries += len(runs)
+        return Tried(opened, seconds, missed, missed.astype(float), online.astype(float))
 
     def _gathered(self, runs: Ids, now: Reals) -> tuple[Reals, Reals, Reals, Ids]:
         """Return when enough are online from now on, the windows then, and how many are online.
@@ -136,14 +141,14 @@ class Few:
         late = (asked.outcome == End.USED) & ~used
         outcome = np.where(late, End.LATE, asked.outcome)
         places = (asked.kind * len(End) + outcome)[there]
-        self.outcomes += np.bincount(places, minlength=self.outcomes.size).reshape(-1, len(End))
+        self._outcomes += np.bincount(places, minlength=self._outcomes.size).reshape(-1, len(End))
         spent = np.minimum(asked.seconds, length[:, None])
         received = load.down * _share(spent, asked.down)
         sent = load.up * _share(spent - asked.down - asked.train, asked.up)
         sent[used] = load.up  # a difference could lose the last byte
         for place, values in enumerate((spent, received, sent)):
-            counts = np.bincount(asked.kind[there], values[there], minlength=len(self.outcomes))
-            self.spent[place] += counts
+            counts = np.bincount(asked.kind[there], values[there], minlength=len(self._outcomes))
+            self._spent[place] += counts
 
 
 def _share(seconds: Reals, whole: Reals) -> Reals:

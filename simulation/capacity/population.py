@@ -10,6 +10,7 @@ import numpy as np
 from ..fleet.profiles import DAY, LONGEST
 
 if TYPE_CHECKING:
+    from numpy.random import Generator
     from numpy.typing import NDArray
 
     from .job import Job
@@ -77,7 +78,7 @@ class Kinds:
         names = [field.name for field in fields(cls)]
         return cls(*(np.array([getattr(b, n) for b in behaviours], np.float64) for n in names))
 
-    def factors(self, kind: Ids, draw: np.random.Generator) -> Reals:
+    def factors(self, kind: Ids, draw: Generator) -> Reals:
         """Draw how many times as long as usual devices of some cohorts train in a round."""
         found = np.ones(kind.shape)
         if self.jitter.any():
@@ -100,9 +101,17 @@ class Population:
 
     @classmethod
     def of(
-        cls, description: Description, job: Job, seed: int, most: int, draw: np.random.Generator
+        cls, description: Description, job: Job, seed: int, least: int, most: int, draw: Generator
     ) -> Self:
-        """Return the devices of a description, or so many of them, drawn.
+        """Return the devices of a description.
+
+        Args:
+            description: What it says.
+            job: What is asked of them.
+            seed: Of the devices, where the description has none.
+            least: Devices that are wanted, at least: each of them stands there so often.
+            most: Devices that are wanted: of more, so many are drawn.
+            draw: The numbers.
 
         Raises:
             SettingsError: The description counts another number of clients.
@@ -114,5 +123,6 @@ class Population:
             counts += np.bincount(fleet.cohort_of(part), minlength=cohorts)
         if job.clients > most:
             ids = np.sort(draw.choice(job.clients, most, replace=False))
+        ids = np.tile(ids, max(1, -(-least // len(ids))))
         devices = Devices.of(fleet, ids, job.load)
         return cls(description, devices, Kinds.of(description), counts / job.clients)

@@ -9,6 +9,7 @@ import numpy as np
 from .course import follow, overhead
 from .expected import DEADLINE, PARTS, Closer, Expected, Hour, Took
 from .few import Few
+from .many import Many
 from .population import Population
 from .sample import Sample
 from .weather import HOUR
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
+    from .course import Model, Shares
     from .job import Job
     from ..fleet.description import Description
 
-_DEVICES = 2000
-"""Followed at most: a larger fleet is stood for by so many, drawn."""
-_WORK = 20_000_000
-"""Devices, tries and runs, multiplied."""
-_RUNS = 512
+_WORK = 10_000_000
+"""Devices, rounds and runs, multiplied: where more runs than a few fit, each device is followed."""
+_FEW = 16
+_RUNS = 500
+_TRIES = 1_000_000
+_DEVICES = 1 << 17
+"""That stand for a large fleet."""
 _AN_HOUR = 128
 """Tries in each hour of the day."""
 _HOURS = 24
@@ -46,27 +50,37 @@ def rounds(
         SettingsError: The description counts another number of clients.
     """
     draw = np.random.Generator(np.random.Philox(key=np.array([seed, 1], np.uint64)))
-    population = Population.of(description, job, seed, max(_DEVICES, 2 * job.invited), draw)
-    runs = int(np.clip(_WORK / (len(population.devices) * job.rounds), 4, _RUNS))
-    model = Few(population, job, runs, draw)
+    model, runs = _model(description, job, seed, draw)
     course = follow(model, job, description.server, runs, draw, say)
-    tries = len(course.seconds)
+    shares = model.shares()
     return Expected(
         seconds=Sample.of(course.seconds),
         wait=Sample.of(course.wait),
         total=Sample.of(course.total),
-        miss=float(course.missed.mean()),
+        miss=float(course.chance.mean()),
         run_lost=float(np.isinf(course.total).mean()),
-        tries=tries / runs,
-        clients=_clients(population, model, tries),
-        closers=_closers(description, model, tries),
-        by_hour=tuple(_hour(hour, population, job, draw) for hour in range(_HOURS)),
+        tries=len(course.seconds) / runs,
+        clients=_clients(model.population, shares),
+        closers=_closers(description, shares),
+        by_hour=tuple(_hour(hour, model, job, draw) for hour in range(_HOURS)),
     )
 
 
-def _clients(population: Population, model: Few, tries: int) -> tuple[Took, ...]:
+def _model(description: Description, job: Job, seed: int, draw: Generator) -> tuple[Model, int]:
+    """Return the rounds of a fleet, and how many runs are drawn."""
+    runs = _WORK // (job.clients * job.rounds)
+    if runs >= _FEW:
+        population = Population.of(description, job, seed, 0, job.clients, draw)
+        runs = min(runs, _RUNS)
+        return Few(population, job, runs, draw), runs
+    population = Population.of(description, job, seed, _DEVICES, _DEVICES, draw)
+    runs = max(_FEW, min(_TRIES // job.rounds, _RUNS))
+    return Many(population, job, runs, draw), runs
+
+
+def _clients(population: Population, shares: Shares) -> tuple[Took, ...]:
     """Return what each cohort's devices have of a round."""
-    means, spent = model.outcomes / tries, model.spent / tries
+    means, spent = shares.outcomes / shares.tries, shares.spent / shares.tries
     return tuple(
         Took(
             cohort=cohort.name,
@@ -83,30 +97,30 @@ def _clients(population: Population, model: Few, tries: int) -> tuple[Took, ...]
 _OUTCOMES = ("used", "late", "lost", "offline", "crashed")
 
 
-def _closers(description: Description, model: Few, tries: int) -> tuple[Closer, ...]:
+def _closers(description: Description, shares: Shares) -> tuple[Closer, ...]:
     """Return who closes the rounds, the most frequent first."""
-    shares = model.closed / tries
+    closed = shares.closed / shares.tries
     found = [
         Closer(cohort=cohort.name, part=part, share=float(share))
-        for cohort, row in zip(description.cohorts, shares, strict=True)
+        for cohort, row in zip(description.cohorts, closed, strict=True)
         for part, share in zip(PARTS, row, strict=True)
     ]
-    found.append(Closer(cohort="", part=DEADLINE, share=float(1 - shares.sum())))
+    found.append(Closer(cohort="", part=DEADLINE, share=float(1 - closed.sum())))
     return tuple(sorted((c for c in found if c.share > 0), key=lambda c: -c.share))
 
 
-def _hour(hour: int, population: Population, job: Job, draw: Generator) -> Hour:
+def _hour(hour: int, model: Model, job: Job, draw: Generator) -> Hour:
     """Return what is expected of a round that is due in one hour of the day."""
     due = (hour + draw.random(_AN_HOUR)) * HOUR
-    found = Few(population, job, _AN_HOUR, draw).tries(np.arange(_AN_HOUR), due)
+    found = model.again(_AN_HOUR).tries(np.arange(_AN_HOUR), due)
     there = found.online >= job.quorum
-    seconds = found.seconds + overhead(population.description.server, _AN_HOUR, draw)
+    seconds = found.seconds + overhead(model.population.description.server, _AN_HOUR, draw)
     sample = Sample.of(seconds[there]) if there.any() else None
     return Hour(
         hour=hour,
         p50=np.nan if sample is None else sample.at(0.5),
         p90=np.nan if sample is None else sample.at(0.9),
-        miss=np.nan if sample is None else float(found.missed[there].mean()),
-        online=float(found.online.mean() * job.clients / len(population.devices)),
+        miss=np.nan if sample is None else float(found.chance[there].mean()),
+        online=float(found.online.mean()),
         short=float(1 - there.mean()),
     )
