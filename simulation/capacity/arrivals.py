@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
     from numpy.typing import NDArray
 
+    from .job import Job
     from .population import Devices, Population
 
     Ids = NDArray[np.int64]
@@ -31,6 +32,8 @@ STEP = 900.0
 """From one curve to the next: a quarter of an hour."""
 _CELLS = 512
 """Of a curve by quantiles, and as many by equal ratios."""
+_SPARSE = 0.01
+"""Of all devices: where so few are asked, it does not matter that none is asked twice."""
 _SHARP = 1e-9
 """Of a value: where many devices take equally long, their cell is so narrow."""
 
@@ -83,22 +86,22 @@ class Curves:
     """The curves of the day, by groups of devices whose losses are alike."""
 
     def __init__(
-        self, population: Population, groups: Ids, base: Reals, deadline: float, draw: Generator
+        self, population: Population, job: Job, groups: Ids, base: Reals, draw: Generator
     ) -> None:
         """Take the fleet.
 
         Args:
             population: Its devices, or some that stand for all.
+            job: What is asked of them.
             groups: Of each cohort its group, numbered from 0.
             base: Of each cohort the share of its updates that gets through, whatever the hour.
-            deadline: Seconds after which nothing counts.
             draw: The numbers.
         """
         self._population, self._draw = population, draw
         self.group, self.base = groups[population.devices.kind], base[population.devices.kind]
         self.kind = population.devices.kind
         self.always = bool(np.isinf(population.devices.length).all())
-        self.edges = self._cells(deadline)
+        self.edges = self._cells(job.deadline)
         """Seconds, ascending from 0: cells of a curve are (edges[j - 1], edges[j]]."""
         count = 1 if self.always else round(DAY / STEP)
         self._known = np.zeros(count, bool)
@@ -108,6 +111,11 @@ class Curves:
         """Variance of the number of devices online, over their number."""
         self.mass = np.zeros((count, int(groups.max()) + 1, len(self.edges)))
         """Of all devices the share that is online and has answered by each edge, by group."""
+        self._sparse = job.invited <= _SPARSE * job.clients
+        self._kept = 1 - population.kinds.dropout[population.devices.kind]
+        self.settled = np.zeros((count, 2))
+        """How much of the variance of an answer lies between devices that are surely online, and
+        not in what a round has of its own: that it comes by the deadline, and how soon."""
 
     def places(self, time: Reals) -> tuple[Ids, Ids, Reals]:
         """Return for some moments the curves before and after, which are made, and the way between.
@@ -159,3 +167,29 @@ class Curves:
         shape = self.mass[place].shape
         flat = np.bincount(where, counts, minlength=self.mass[place].size)
         self.mass[place] = flat.reshape(shape).cumsum(axis=1)
+        if not self._sparse:
+            self.settled[place] = self._between(found, self.drawn(place))
+
+    def _between(self, one: Drawn, other: Drawn) -> tuple[float, float]:
+        """Return the part of two variances that the same devices have in common in two rounds.
+
+        With p the chance to be online and q(x) that to have answered by x, F the share of all:
+        sum p^2 (q - F)^2 / sum p, of F (1 - F).
+        """
+        cells, online, kept = len(self.edges), one.online, self._kept
+        first, second = (
+            np.where(found.outcome == End.USED, np.searchsorted(self.edges, found.end), cells)
+            for found in (one, other)
+        )
+
+        def until(cell: Ids, weights: Reals) -> Reals:
+            return np.bincount(cell, weights, cells + 1).astype(np.float64).cumsum()[:cells]
+
+        share = until(first, online * kept) / online.sum()
+        both = until(np.maximum(first, second), (online * kept) ** 2)
+        crossed = share * until(first, online**2 * kept)
+        between = (both - 2 * crossed + share**2 * (online**2).sum()) / online.sum()
+        whole, steps = share * (1 - share), np.diff(share, prepend=0.0)
+        parts = ((between[-1], whole[-1]), (between @ steps, whole @ steps))
+        found = [min(max(part / all_, 0.0), 1.0) if all_ > 0 else 0.0 for part, all_ in parts]
+        return found[0], found[1]

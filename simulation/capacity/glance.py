@@ -101,12 +101,13 @@ class Stand:
         model = Few(population, asked, tries, draw)
         due = when[0] + when[1] * (np.arange(tries) + 0.5) / tries
         found = model.tries(np.arange(tries), due)
+        shares = model.shares()
         return Glance(
             seconds=Sample.of(found.seconds + overhead(fleet.server, tries, draw)),
             wait=Sample.of(found.opened - due),
             miss=float(found.missed.mean()),
-            outcomes=model.outcomes / tries,
-            spent=model.spent / tries,
+            outcomes=shares.outcomes / tries,
+            spent=shares.spent / tries,
         )
 
 

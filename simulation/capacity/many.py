@@ -37,6 +37,10 @@ _COUNTED = 200_000
 """Tries of which it is counted who was used."""
 
 
+_ALIKE = 0.01
+"""Of the variance of a count: where more is settled by the devices, it is not binomial."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Closed:
     """How some tries ended, each array of shape (tries,)."""
@@ -87,7 +91,7 @@ class Many:
             known = list(dict.fromkeys(pairs))
             groups, base = np.array([known.index(pair) for pair in pairs]), np.ones(len(pairs))
         self._first = np.unique(groups, return_index=True)[1]
-        self._curves = curves or Curves(population, groups, base, job.deadline, draw)
+        self._curves = curves or Curves(population, job, groups, base, draw)
         self._closed: list[Closed] = []
 
     def again(self, runs: int) -> Many:
@@ -110,9 +114,8 @@ class Many:
         wanted = np.minimum(job.cohort, asked)
         mass = np.einsum("rg,rg->r", through, curves.mass[place, :, -1])
         part = np.divide(mass, curves.online[place], out=np.zeros(len(runs)), where=mass > 0)
-        arrived = self._draw.binomial(asked, np.minimum(part, 1.0))
+        arrived, level = self._drawn(place, np.minimum(part, 1.0), there, asked)
         full = (arrived >= wanted) & (wanted > 0)
-        level = self._draw.beta(np.maximum(wanted, 1), np.maximum(arrived - wanted, 0) + 1)
         cell, seconds = self._found(place, through, level * mass)
         cell = np.where(full, cell, len(curves.edges))
         seconds = np.where(full, seconds, np.where(wanted > 0, job.deadline, 0.0))
@@ -120,8 +123,37 @@ class Many:
         closed = Closed(place, cell, seconds, level * mass, asked, arrived, used, through)
         counted = max(1, _COUNTED // job.rounds)
         self._closed.append(closed.part(slice(counted)))
+        missed = used < job.quorum
         chance = 1 - kth_arrival(np.minimum(part, 1.0), asked, job.quorum)
-        return Tried(opened, seconds, used < job.quorum, chance, online)
+        alike = curves.settled[place, 0] * asked > _ALIKE * there
+        return Tried(opened, seconds, missed, np.where(alike, missed, chance), online)
+
+    def _drawn(self, place: Ids, part: Reals, there: Ids, asked: Ids) -> tuple[Ids, Reals]:
+        """Draw how many arrive by the deadline, and where the last that is used lies among them.
+
+        Of all devices that are there, `ready` would arrive; of these `arrived` are asked, and the
+        wanted-th of them is the rank-th of all. Where a device's answer is settled by what it is,
+        `ready` and the times of the ranks vary less than those of independent answers do.
+
+        Args:
+            place: The curve.
+            part: Share of those asked that arrives.
+            there: Devices that are online.
+            asked: How many of them are asked.
+        """
+        draw, settled = self._draw, self._curves.settled[place]
+        loose = np.sqrt(1 - settled)
+        mean = there * part
+        ready = np.rint(mean + loose[:, 0] * (draw.binomial(there, part) - mean)).astype(np.int64)
+        ready = np.clip(ready, 0, there)
+        arrived = draw.hypergeometric(ready, there - ready, asked)
+        wanted = np.maximum(np.minimum(self._job.cohort, arrived), 1)
+        share = draw.beta(wanted, np.maximum(arrived - wanted, 0) + 1)
+        rank = wanted + draw.binomial(np.maximum(ready - arrived, 0), share)
+        last = np.maximum(ready - rank, 0) + 1
+        middle = rank / (rank + last)
+        level = middle + loose[:, 1] * (draw.beta(rank, last) - middle)
+        return arrived, np.clip(level, 0.0, 1.0)
 
     def _through(self, runs: Ids, opened: Reals) -> Reals:
         """Return the share of updates that gets through, by group; shape (runs, groups)."""

@@ -101,7 +101,13 @@ class Population:
 
     @classmethod
     def of(
-        cls, description: Description, job: Job, seed: int, least: int, most: int, draw: Generator
+        cls,
+        description: Description,
+        job: Job,
+        seed: int,
+        most: int,
+        draw: Generator,
+        least: int = 1,
     ) -> Self:
         """Return the devices of a description.
 
@@ -109,9 +115,9 @@ class Population:
             description: What it says.
             job: What is asked of them.
             seed: Of the devices, where the description has none.
-            least: Devices that are wanted, at least: each of them stands there so often.
             most: Devices that are wanted: of more, so many are drawn.
             draw: The numbers.
+            least: Devices that are wanted, too: each of fewer stands there several times.
 
         Raises:
             SettingsError: The description counts another number of clients.
@@ -123,6 +129,6 @@ class Population:
             counts += np.bincount(fleet.cohort_of(part), minlength=cohorts)
         if job.clients > most:
             ids = np.sort(draw.choice(job.clients, most, replace=False))
-        ids = np.tile(ids, max(1, -(-least // len(ids))))
+        ids = np.tile(ids, max(1, least // len(ids)))
         devices = Devices.of(fleet, ids, job.load)
         return cls(description, devices, Kinds.of(description), counts / job.clients)

@@ -33,6 +33,8 @@ _DEVICES = 1 << 17
 _AN_HOUR = 128
 """Tries in each hour of the day."""
 _HOURS = 24
+_NOTHING = 1e-12
+"""Of a share: what is left of sums that cancel."""
 
 
 def rounds(
@@ -70,10 +72,12 @@ def _model(description: Description, job: Job, seed: int, draw: Generator) -> tu
     """Return the rounds of a fleet, and how many runs are drawn."""
     runs = _WORK // (job.clients * job.rounds)
     if runs >= _FEW:
-        population = Population.of(description, job, seed, 0, job.clients, draw)
+        population = Population.of(description, job, seed, job.clients, draw)
         runs = min(runs, _RUNS)
         return Few(population, job, runs, draw), runs
-    population = Population.of(description, job, seed, _DEVICES, _DEVICES, draw)
+    always = all(c.hours is None and c.behaviour.trace is None for c in description.cohorts)
+    devices = _DEVICES if always else _DEVICES // 2  # one curve, or one for each time of the day
+    population = Population.of(description, job, seed, devices, draw, devices)
     runs = max(_FEW, min(_TRIES // job.rounds, _RUNS))
     return Many(population, job, runs, draw), runs
 
@@ -106,7 +110,7 @@ def _closers(description: Description, shares: Shares) -> tuple[Closer, ...]:
         for part, share in zip(PARTS, row, strict=True)
     ]
     found.append(Closer(cohort="", part=DEADLINE, share=float(1 - closed.sum())))
-    return tuple(sorted((c for c in found if c.share > 0), key=lambda c: -c.share))
+    return tuple(sorted((c for c in found if c.share > _NOTHING), key=lambda c: -c.share))
 
 
 def _hour(hour: int, model: Model, job: Job, draw: Generator) -> Hour:

@@ -49,7 +49,7 @@ def _add(found: Shares, slots: _Slots, curves: Curves, drawn: Drawn, load: Load)
     timely = arrives & (cell < len(curves.edges))
     kept = base * timely
     used, late = slots.used[group, cell] * kept, slots.late[group, cell] * kept
-    other = slots.rest - base * arrives * slots.kept_rest[group]
+    other = np.maximum(slots.rest - base * arrives * slots.kept_rest[group], 0.0)
     beyond = base * (arrives & ~timely) * slots.kept_rest[group]
     table = np.zeros((len(kind), len(End)))
     table[:, End.USED], table[:, End.LATE] = used, late + beyond
