@@ -45,6 +45,8 @@ class Sessions:
     dropout: float = 0.0
     """Of each device in each round, after it was ready."""
     sending: float = 0.01
+    cold: float = 0.0
+    """Seconds more that the first answers of a run take."""
     seed: int = 0
     seconds: list[float] = field(default_factory=list)
     """Of the rounds that were written."""
@@ -69,6 +71,7 @@ class Sessions:
     ) -> tuple[RoundRecord, Event]:
         count = len(self.medians)
         ready = np.asarray(self.medians) * np.exp(self.spread * rng.standard_normal(count))
+        ready += self.cold * (number == 1)
         own = self.overhead * math.exp(self.overhead_spread * rng.standard_normal())
         gone = rng.random(count) < self.dropout
         sent = np.where(gone, math.nan, own / 2 + self.sending)

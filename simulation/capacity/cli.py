@@ -15,9 +15,12 @@ from .plan_file import write, written
 from .subject import Asked, subject
 from .text import as_text
 from ..cli import Secure, pair
+from ..fitting.fit import update
+from ..fitting.observed import observe
 from ..fleet.toml import read
 from ..pages.plan_page import page
 from ...host.answer_form import Form, Format
+from ...host.places import umbel_home
 from ...protocol.errors import SettingsError
 from ...server.run_config import from_environment
 
@@ -56,6 +59,14 @@ Settings = Annotated[
         "may be given several times.",
     ),
 ]
+Runs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--runs",
+        metavar="RUN",
+        help="A run whose ledger is to move the fleet's numbers; may be given several times.",
+    ),
+]
 Output = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="FILE", help="Keep the plan, as JSON."),
@@ -77,6 +88,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
     certainty: Certainty = 0.99,
     seed: Seed = 0,
     run_config: Settings = None,
+    runs: Runs = None,
     output: Output = None,
     picture: Picture = None,
     form: Form = Format.TEXT,
@@ -86,7 +98,11 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         raise SettingsError("--certainty", "a probability between 0 and 1", certainty)
     if not 0 <= seed < 2**63:
         raise SettingsError("--seed", "0 or more", seed)
-    described = read(fleet)
+    described, measured = read(fleet), None
+    if runs:
+        observed = observe(umbel_home(writes=False), runs)
+        learned = update(described, observed)
+        described, measured = learned.description, learned.measured(observed)
     asked = Asked(
         app=directory,
         clients=clients,
@@ -97,7 +113,11 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         settings={**from_environment(os.environ), **dict(map(pair, run_config or ()))},
     )
     question = Question(
-        description=described, subject=subject(asked, described), certainty=certainty, seed=seed
+        description=described,
+        subject=subject(asked, described),
+        certainty=certainty,
+        seed=seed,
+        measured=measured,
     )
     found = plan(question, _progress())
     if output is not None:

@@ -54,6 +54,16 @@ class Learned:
     description: Description
     moved: tuple[Moved, ...]
 
+    def measured(self, observed: Observed) -> dict[str, Any]:
+        """Return what a plan says of the runs that it was told of; what moved most comes first."""
+        told = [item for item in self.moved if item.factor]
+        told.sort(key=lambda item: -abs(np.log(item.factor or 1.0)))
+        return {
+            "runs": list(observed.runs),
+            "rounds": observed.rounds,
+            "moved": [item.as_json() for item in told],
+        }
+
 
 def update(description: Description, observed: Observed) -> Learned:
     """Return what runs make of a description.

@@ -7,6 +7,9 @@
     o      the server's own part: a round's seconds less the largest y + (median u) of its members
     epochs train.examples over the sum of the weights, which are examples unless weight-cap cut them
 
+A device's first answer of a run is later than those that follow: its training process starts and
+its data are read. Where there are others, that attempt says nothing of times.
+
 What a ledger cannot tell apart: getting the model is part of y, and what a client's examples are of
 its seconds a sample.
 """
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 SHORTEST = 0.0005
 """Times are written in milliseconds: none is shorter than half of one."""
 _NEAR = 0.02
+COLD = 5
+"""Of a run of sessions with more attempts, one in which a device answers first says no times."""
 
 
 @dataclass
@@ -144,9 +149,12 @@ class Observed:
             told = attempt.told
             for node, place in zip(attempt.record.roster, told.sites, strict=False):
                 self.home[node] = told.names[place]
+        warm = set[str]()
         for attempt in found:
             self._losses(attempt, number)
-            self._times(attempt)
+            if attempt.simulated or len(found) <= COLD or warm.issuperset(attempt.record.roster):
+                self._times(attempt)
+            warm.update(attempt.record.roster)
             self._sums(attempt)
         self._presence(found)
         self.rounds += len(found)
