@@ -73,6 +73,7 @@ def test_devices_that_are_all_alike(tmp_path: Path, capsys: pytest.CaptureFixtur
     for share in ("p50", "p90", "p99"):
         assert plan["round"][share] == pytest.approx(ROUND, rel=1e-6)
         assert plan["total"][share] == pytest.approx(40 * ROUND, rel=1e-6)
+    assert {hour["online"] for hour in plan["round"]["by_hour"]} == {1.0}
     assert plan["quorum"]["miss"] == plan["quorum"]["independent"] == 0.0
     assert plan["quorum"]["invite"] == 10
     assert plan["bytes"]["down"] == pytest.approx(40 * 10 * MODEL)

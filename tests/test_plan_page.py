@@ -84,6 +84,20 @@ def test_the_histogram_adds_up_to_all_rounds() -> None:
     assert cells[-1][2].endswith("100 %")
 
 
+def test_a_few_rounds_far_off_do_not_hide_the_others() -> None:
+    """Half a per cent is closed by a deadline of an hour; the picture ends at 1.5 times p99."""
+    plan = example()
+    pairs = plan["round"]["quantiles"]
+    plan["round"]["quantiles"] = [[p, 3600.0 if p >= 0.995 else x] for p, x in pairs]
+    plan["deadline"]["set"] = 3600.0
+    text, elements = seen(plan)
+    assert "of the rounds take longer than is drawn." in elements.text
+    assert "deadline: 1 h, beyond the picture" in elements.text
+    rows = text.split('id="lengths"')[1].split("</table>")[0]
+    assert "2.39 min" in rows  # 1.5 times 95.547 s
+    assert "1 h" not in rows
+
+
 def test_rounds_of_one_length_are_said_in_words() -> None:
     plan = example()
     plan["round"]["quantiles"] = [[share, 60.0] for share, _ in plan["round"]["quantiles"]]

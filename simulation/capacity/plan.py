@@ -86,7 +86,7 @@ def plan(question: Question, say: Callable[[float], None] = lambda _: None) -> d
     return sealed(
         {
             **_asked(question),
-            **_expected(expected),
+            **_expected(expected, job.clients),
             "secure": masks,
             **_advised(facing),
             "server": _server(question, memory, found),
@@ -165,7 +165,7 @@ def _asked(question: Question) -> dict[str, Any]:
     }
 
 
-def _expected(expected: Expected) -> dict[str, Any]:
+def _expected(expected: Expected, clients: int) -> dict[str, Any]:
     """Return rounds, run, cohorts and sites."""
     asked = {took.cohort: took.asked or 1.0 for took in expected.clients}
     sites: dict[str, dict[str, float]] = {}
@@ -181,7 +181,10 @@ def _expected(expected: Expected) -> dict[str, Any]:
             "quantiles": quantiles(expected.seconds),
             "wait": percentiles(expected.wait),
             "by_hour": [
-                {key: getattr(hour, key) for key in ("hour", "p50", "p90", "miss", "online")}
+                {
+                    **{key: getattr(hour, key) for key in ("hour", "p50", "p90", "miss")},
+                    "online": hour.online / clients,
+                }
                 for hour in expected.by_hour
             ],
         },

@@ -22,8 +22,10 @@ _COLOURS = 7
 def quorum(plan: Plan) -> Markup:
     """Return the section about how likely a round has enough updates."""
     told, asked = plan["quorum"], plan["settings"].get("invited")
+    wanted = _wanted(told)
+    wants = f", and wants {wanted:,}" if wanted != told["needed"] else ""
     words = (
-        f"A round needs {told['needed']:,} updates. As planned it has fewer in "
+        f"A round needs {told['needed']:,} updates{wants}. As planned it has fewer in "
         f"{_share(told['miss'])} of the rounds"
     )
     if told["independent"] is not None:
@@ -35,7 +37,10 @@ def quorum(plan: Plan) -> Markup:
     if type(asked) is int:
         rows.append(("asked now", f"{asked:,}"))
     rows += [
-        (f"to ask for {percent(told['certainty'])} of the rounds", _count(told["invite"])),
+        (
+            f"to ask, for {wanted:,} updates in {percent(told['certainty'])} of the rounds",
+            _count(told["invite"]),
+        ),
         ("... as independence would have it", _count(told["invite_independent"])),
         ("the whole run is lost by it", _share(told["run_lost"])),
     ]
@@ -44,6 +49,11 @@ def quorum(plan: Plan) -> Markup:
     pairs = told.get("by_asked") or []
     drawn = _odds(pairs, plan) if len(pairs) > 1 else None
     return section("How many to ask", about(f"{words}."), drawn, facts(rows))
+
+
+def _wanted(told: Mapping[str, Any]) -> int:
+    """Return how many updates the number to ask is for."""
+    return int(told.get("wanted") or told["needed"])
 
 
 def _share(value: float | None) -> str:
@@ -64,7 +74,7 @@ def _secure(told: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def _odds(pairs: Sequence[Sequence[float | None]], plan: Plan) -> Markup:
-    """Return how many rounds have quorum, by how many are asked."""
+    """Return how many rounds have the wanted updates, by how many are asked."""
     told = plan["quorum"]
     numbers = [float(pair[0] or 0) for pair in pairs]
     names = {"as these devices fail": 1, "if they were independent": 2}
@@ -78,9 +88,8 @@ def _odds(pairs: Sequence[Sequence[float | None]], plan: Plan) -> Markup:
     ]
     values = [v for each in curves for v in each.values if v is not None]
     x = Axis(name="clients asked", scale=Scale.linear(numbers, whole=True, tight=True))
-    y = Axis(
-        name="% of the rounds that have quorum", scale=Scale.linear(values, limits=(0.0, 100.0))
-    )
+    have = f"% of the rounds that have {_wanted(told):,} updates"
+    y = Axis(name=have, scale=Scale.linear(values, limits=(0.0, 100.0)))
     asked, wanted = plan["settings"].get("invited"), told["invite"]
     marks = {4: asked, 5: wanted}
     inside = {
@@ -104,7 +113,7 @@ def _odds(pairs: Sequence[Sequence[float | None]], plan: Plan) -> Markup:
         x=x,
         y=y,
         content=join(lines(numbers, curves, [], x, y), upright(inside, x)),
-        says="Rounds that have quorum by how many clients are asked.",
+        says=f"Rounds that have {_wanted(told):,} updates by how many clients are asked.",
         at=[x.scale.at(n) for n in numbers],
         rows="odds",
     )

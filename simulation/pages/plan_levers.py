@@ -28,22 +28,32 @@ PARTS = {"down": "download", "train": "training", "up": "upload"}
 """Parts of a client's work, and how a page calls them."""
 _ROWS, _PARTS = 12, 6
 """Assumptions, and ways in which a round is closed, that are drawn; the tables have all."""
+_LEAST = 0.005
+"""Share of the largest effect below which a bar would not be seen."""
 _WORDS = 22
 """Letters of an assumption's name."""
 
 
 def first(plan: Plan) -> Markup:
     """Return the section that says what to change first, and how much each assumption matters."""
-    quorum, deadline = plan["quorum"], plan["deadline"]
-    said = [plan["bottleneck"]["line"], quorum["line"], deadline["line"]]
-    items = [tag("li", line) for line in said if line]
+    said = {
+        "What closes a round": plan["bottleneck"]["line"],
+        "Quorum": plan["quorum"]["line"],
+        "Deadline": plan["deadline"]["line"],
+    }
+    items = [tag("li", tag("b", name), f": {line}") for name, line in said.items() if line]
     items += [tag("li", line, class_="bad") for line in plan["lines"]]
     return section(
         "What to change first",
-        tag("p", plan["first"], class_="first") if plan.get("first") else None,
+        tag("p", _begun(plan["first"]), class_="first") if plan.get("first") else None,
         tag("ul", *items, class_="said") if items else None,
         *_assumptions(plan["sensitivity"]),
     )
+
+
+def _begun(line: str) -> str:
+    """Return a line that begins as a sentence."""
+    return line[:1].upper() + line[1:]
 
 
 def _assumptions(told: Sequence[Mapping[str, Any]]) -> list[Markup]:
@@ -78,7 +88,9 @@ def _tornado(told: Sequence[Mapping[str, Any]], key: str, name: str) -> Markup:
     for row in told:
         if row[key] is not None:
             of.setdefault(row["name"], {})[row["change"]] = 100 * row[key]
-    ordered = sorted(of, key=lambda row: -max(map(abs, of[row].values())))[:_ROWS]
+    size = {row: max(map(abs, changes.values())) for row, changes in of.items()}
+    least = _LEAST * max(size.values())
+    ordered = sorted((row for row in of if size[row] >= least), key=lambda row: -size[row])[:_ROWS]
     changes = list(dict.fromkeys(change for row in ordered for change in of[row]))
     colours = {change: i % 7 for i, change in enumerate(changes)}
     values = [0.0, *(value for row in ordered for value in of[row].values())]
@@ -96,7 +108,9 @@ def _tornado(told: Sequence[Mapping[str, Any]], key: str, name: str) -> Markup:
         rows="",
         longest=_WORDS,
     )
-    return figure("", legend(samples), picture)
+    left = len(of) - len(ordered)
+    rest = about(f"{left} others change it by less, or not at all.") if left else None
+    return figure("", legend(samples), picture, rest)
 
 
 def closers(plan: Plan) -> Markup:

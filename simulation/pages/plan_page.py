@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 def page(plan: Plan) -> bytes:
     """Return the page, UTF-8; the same bytes for the same plan.
 
-    Two pictures need more than a plan must say, and are left out where it does not:
-
-    - `quorum.by_asked`: for numbers of clients asked, ascending, the share of rounds without
-      quorum, and the same for independent devices: `[[n, miss, independent], …]`;
-    - `bottleneck.shares`: every way in which a round is closed, `cohort`, `part` and `share` each.
+    Where a plan lacks `quorum.by_asked` or `bottleneck.shares`, their pictures are left out.
 
     Args:
         plan: As capacity/plan_file.py describes it.
@@ -83,7 +79,12 @@ def _glance(plan: Plan) -> list[tuple[str, str, str]]:
         found.append(("rounds without quorum", percent(told["miss"]), below))
     if told["invite"] is not None:
         found.append(
-            ("clients to ask", f"{told['invite']:,}", f"for quorum in {percent(told['certainty'])}")
+            (
+                "clients to ask",
+                f"{told['invite']:,}",
+                f"for {told.get('wanted') or told['needed']:,} updates with "
+                f"{percent(told['certainty'])}",
+            )
         )
     deadline = plan["deadline"]
     if deadline["suggested"] is not None:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 MARKS = {"p50": "half of the rounds", "p90": "9 of 10", "p99": "99 of 100"}
 """Quantiles that are drawn, and how many rounds are over by then."""
 _BINS = 40
-_FAR = 2.0
-"""A deadline so many times the largest quantile is said, and not drawn: nothing else would be."""
+_FAR, _TAIL = 2.0, 1.5
+"""A deadline so many times p99 is said, and not drawn; no more is rounds so many times p99: nothing
+else would be seen."""
+_APART = 0.5
 _CLOCK = Scale(0.0, 24.0, tuple(float(hour) for hour in range(0, 25, 3)))
 _RARE = 1e-4
 """Rounds without quorum that no picture would show."""
@@ -71,19 +73,19 @@ def _histogram(
     seconds: NDArray[np.float64],
     marks: Mapping[str, float],
 ) -> Markup:
-    deadline = plan["deadline"]["set"]
-    near = deadline is not None and deadline <= _FAR * seconds[-1]
-    edges = np.linspace(seconds[0], seconds[-1], _BINS + 1)
+    deadline, end = plan["deadline"]["set"], min(seconds[-1], _TAIL * max(marks.values()))
+    near = deadline is not None and deadline <= max(end, _FAR * max(marks.values()))
+    edges = np.linspace(seconds[0], end, _BINS + 1)
     below = np.interp(edges, *_steps(seconds, shares))
     below[0] = 0.0
-    if plan["round"]["quantiles"][-1][1] is not None:
+    if end == seconds[-1] and plan["round"]["quantiles"][-1][1] is not None:
         below[-1] = 1.0  # the last two thousandth parts lie beyond what is drawn
     bars = [
         Bar(start=float(a), end=float(b), parts={"rounds": float(inside)})
         for a, b, inside in zip(edges[:-1], edges[1:], np.diff(below), strict=True)
     ]
     ends = [*edges[[0, -1]], *marks.values(), *([deadline] if near else [])]
-    x = Axis(name="time of a round", scale=Scale.linear(ends, units=TIMES, floor=0.0))
+    x = Axis(name="time of a round", scale=Scale.linear(ends, units=TIMES, floor=_floor(ends)))
     tops = [100 * bar.total for bar in bars]
     y = Axis(name="% of the rounds", scale=Scale.linear(tops, floor=0.0))
     drawn = [Bar(start=b.start, end=b.end, parts={"rounds": 100 * b.total}) for b in bars]
@@ -109,8 +111,16 @@ def _histogram(
         at=middles(bars, x),
         rows="lengths",
     )
+    left = 1.0 - float(below[-1])
+    more = f"{percent(left)} of the rounds take longer than is drawn." if left > _RARE else ""
     heads = ["a round takes", "share of the rounds", "share that are over by then"]
-    return figure("", legend(names), picture, table("lengths", heads, rows))
+    numbers = table("lengths", heads, rows)
+    return figure("", legend(names), picture, about(more) if more else None, numbers)
+
+
+def _floor(ends: Sequence[float]) -> float | None:
+    """Return 0 where the axis is to begin there: not where all lies far from it."""
+    return None if min(ends) > _APART * max(ends) else 0.0
 
 
 def _steps(

@@ -21,7 +21,7 @@ _ROOM = 0.5
 _FEW_POWERS = 4
 """Powers of ten up to which a logarithmic axis has ticks between them."""
 _EXACT, _THOUSAND, _TINY = 1e15, 1000, 1e-4
-_LEAST_PERCENT, _NEARLY_ALL = 0.001, 99.0
+_NEVER, _LEAST_PERCENT, _NEARLY_ALL = 1e-9, 0.001, 99.0
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,8 @@ size = of_unit(SIZES)
 def percent(share: float) -> str:
     """Return a share in per cent, with as many digits as tell it from all; tiny ones as 1 in n."""
     value = 100 * share
+    if 0 < share < _NEVER:
+        return "almost none"
     if 0 < value < _LEAST_PERCENT:
         return f"1 in {float(f'{1 / share:.2g}'):,.0f}"
     if _NEARLY_ALL < value < 100:  # noqa: PLR2004 - per cent
