@@ -39,7 +39,8 @@ The record    run_directory.py is a run on disk, run_place.py where it lies and 
               its rounds as lines.
 Signals       signals.py is how good each round was, by the run's record, with skew.py on how evenly
               clients were used, signal_groups.py by site or cohort; signals_text.py says it in
-              lines. calibration.py is whether a plan was right about the rounds.
+              lines. calibration.py is whether a plan was right about the rounds, which
+              planned_rounds.py sets beside it.
 Core service  core_cli.py is `umbel core up`, hosts_cli.py what it is over several hosts, and
               `umbel core wing` on those: core_service.py between sessions.py (who is
               connected) with streams.py (one node's session), core_sum.py (the open sum) with

@@ -13,6 +13,7 @@ from . import run_check, signals_text
 from .array_file import write_arrays
 from .client_times import KIND as CLIENTS
 from .outcome import as_json, tests_of
+from .planned_rounds import compared
 from .run_directory import RunDirectory, list_runs
 from .signals import signals as signals_of
 from ..host.answer_form import Form, Format
@@ -124,9 +125,10 @@ def signals(run: Run, form: Form = Format.TEXT) -> None:
     with RunDirectory.open(umbel_home(writes=False), run) as directory:
         ledger = directory.ledger
         ledger.verify()
-        found = signals_of(ledger.run(), ledger.rounds(), ledger.events())
-    told = signals_text.as_json(found)
-    typer.echo(json.dumps(told) if form is Format.JSON else signals_text.as_text(found))
+        record, rounds = ledger.run(), ledger.rounds()
+        found, plan = signals_of(record, rounds, ledger.events()), compared(record, rounds)
+    told = signals_text.as_json(found, plan)
+    typer.echo(json.dumps(told) if form is Format.JSON else signals_text.as_text(found, plan))
 
 
 def _as_lines(found: run_check.Checked) -> str:

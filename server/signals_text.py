@@ -11,6 +11,7 @@ from .signals import SIGNALS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .calibration import Calibration
     from .signals import Signals
     from .skew import Skew
 
@@ -20,13 +21,14 @@ _COLUMNS = ("last", "p10", "p50", "p90", "rounds")
 _DIGITS = {"share": ".4f", "s": ".3f", "B": ",.0f", "": ".4g"}
 
 
-def as_json(found: Signals) -> dict[str, Any]:
-    """Return the signals as JSON can hold them."""
+def as_json(found: Signals, plan: Calibration | None = None) -> dict[str, Any]:
+    """Return the signals as JSON can hold them, with how the run's plan did."""
     return {
         "run": found.run.run,
         "security": found.run.security,
         "signals": {name: asdict(signal) for name, signal in SIGNALS.items()},
         "summary": found.summary(),
+        "plan": plan and asdict(plan) | {"verdict": plan.verdict},
         "attempts": dict(found.attempts),
         "retried": found.retried,
         "skew": None if found.skew is None else asdict(found.skew),
@@ -42,13 +44,14 @@ def as_json(found: Signals) -> dict[str, Any]:
     }
 
 
-def as_text(found: Signals) -> str:
-    """Return the signals as lines."""
+def as_text(found: Signals, plan: Calibration | None = None) -> str:
+    """Return the signals as lines, with how the run's plan did."""
     lines = [
         f"run {found.run.run}: {len(found.rounds):,} training rounds finished{_failed(found)}",
         f"secure aggregation: {found.run.security}",
     ]
     lines += _table(found)
+    lines += [] if plan is None else _planned(plan)
     lines += [f"clients: {words(found.skew)}"] if found.skew is not None else []
     if found.histogram is not None:
         number, counts = found.histogram
@@ -64,6 +67,15 @@ def as_text(found: Signals) -> str:
     if more := len(found.reasons) - _MOST:
         lines += [f"       and {more} reasons more: --format json"] if more > 0 else []
     return "\n".join(lines)
+
+
+def _planned(plan: Calibration) -> list[str]:
+    """Return what became of a plan's quantiles."""
+    said = [
+        f"{c.within:,} of {c.rounds:,} rounds within its p{100 * c.level:.3g}, {c.seconds:.4g} s"
+        for c in plan.coverage
+    ]
+    return [f"plan: {plan.verdict}", f"  {'; '.join(said)}"]
 
 
 def _groups(found: Signals) -> list[str]:

@@ -19,7 +19,8 @@ from umbel.simulation.engine.figures import of_clients
 from umbel.simulation.engine.work import Report
 from umbel.simulation.fleet.toml import read
 from umbel.tests import simulated_runs
-from umbel.tests.recorded_runs import begin, commit, entry, full, node
+from umbel.tests.recorded_plans import example
+from umbel.tests.recorded_runs import begin, commit, entry, full, node, planned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -158,6 +159,22 @@ def test_the_command(
     told = json.loads(capsys.readouterr().out)
     assert len(told["rounds"]) == 60
     assert set(told["summary"]) <= set(told["signals"])
+
+
+def test_a_run_with_a_plan_says_how_the_plan_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("UMBEL_HOME", str(tmp_path))
+    planned(tmp_path, example())
+    assert main(["runs", "signals", "planned"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^plan: The plan was too hopeful: \d+ of 62 rounds were slower", said, re.M)
+    assert re.search(r"^  \d+ of 62 rounds within its p50, 60 s; ", said, re.M)
+    assert main(["runs", "signals", "planned", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)["plan"]
+    assert sum(told["histogram"]) == pytest.approx(62)
+    assert [c["level"] for c in told["coverage"]] == [0.5, 0.9, 0.99]
+    assert told["verdict"] in said
 
 
 def test_a_secure_run_says_nothing_of_one_client_but_codes(

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...server import outcome, reviews
-from ...server.run_plan import RunPlan
+from ...server.planned_rounds import PLAN, plan_of
 from ...server.settings import COMPUTED_BY, FLOWER_RUN
 from ...server.signals import AGES, EVAL, GROUPS, finished, on_clients, registered, signals
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ...server.ledger import Event, RoundRecord, RunRecord
     from ...server.reviews import Item
     from ...server.run_directory import RunDirectory
+    from ...server.run_plan import RunPlan
     from ...server.signals import Signals
 
 READS = {
@@ -43,7 +44,7 @@ READS = {
     "tier, why": "simulation.reason",
     "hand-over": "simulation.hand-over",
     "versions": COMPUTED_BY,
-    "plan": "plan",
+    "plan": PLAN,
 }
 """Every name that a page looks for: metrics of a round's entry, then keys of a run's record, with
 dots for tables in tables. What ends in a point begins a family: `clients.accuracy.p10`,
@@ -151,8 +152,7 @@ class Figures:
         Raises:
             SettingsError: The record has one that no run keeps.
         """
-        kept = self.recorded(READS["plan"])
-        return None if kept is None else RunPlan.of_record(kept, self.run.run)
+        return plan_of(self.run)
 
     @cached_property
     def signals(self) -> Signals:

@@ -14,8 +14,7 @@ from .markup import Markup, join
 from .plots import Axis, Band, Curve, area, lines
 from .scale import TIMES, Scale, duration, percent, size
 from ...protocol.errors import SettingsError
-from ...server.calibration import calibration
-from ...server.signals import duration as lasted
+from ...server.planned_rounds import closed, compared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,28 +34,14 @@ def plan(figures: Figures) -> list[Markup]:
         return [section(_TITLE, missing(f"The record's plan cannot be read: {error}"))]
     if found is None:
         return []
-    measured = closed(figures)
-    compared = calibration(found.quantiles, [seconds for _, seconds in measured])
-    if compared is None:
+    measured = closed(figures.records)
+    told = compared(figures.run, figures.records)
+    if told is None:
         line = "No round was closed yet, or the plan expected none to be: nothing to compare."
         return [section(_TITLE, missing(line))]
     return [
         section(_TITLE, about(_words(found)), _rounds(found, measured), _rows(figures, found)),
-        calibrated(compared),
-    ]
-
-
-def closed(figures: Figures) -> list[tuple[int, float]]:
-    """Return number and seconds of every attempt at a training round that was closed.
-
-    Those that had too few updates took their time too, and the plan counts them.
-    """
-    return [
-        (record.round, seconds)
-        for record in figures.records
-        if record.phase == "train" and record.outcome != "lost"
-        for seconds in (lasted(record),)
-        if seconds > 0
+        calibrated(told),
     ]
 
 
@@ -136,7 +121,7 @@ def _rows(figures: Figures, found: RunPlan) -> Markup:
     tried = sum(signals.attempts.values())
     rows: list[tuple[object, ...]] = []
     for name, level in (("half of the rounds take at most", 0.5), ("9 of 10 take at most", 0.9)):
-        values = [seconds for _, seconds in closed(figures)]
+        values = [seconds for _, seconds in closed(figures.records)]
         rows.append(
             (name, duration(_at(found, level)), duration(float(np.quantile(values, level))))
         )
