@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 VERSION = "version."
 """Before a version of a device: how many of a round's roster are of it."""
+VERSIONS, OTHERS = 8, "others"
+"""Versions that are told by name, and what the others are called together."""
 TEST = "test."
 """Before the name of each mean of the server's own test."""
 SATURATION_LIMIT = 0.001
@@ -112,12 +114,17 @@ def versions(attempt: Attempt) -> dict[str, float]:
     """Return how many of a roster say that they are of which version; nothing of a single one.
 
     Devices that say none are counted under `?`; where nobody says one there is nothing to tell.
+    Of many versions the most frequent are told, the others together: a word that a device chooses
+    is not to grow the record.
     """
     here = attempt.plan.cohort
     found = Counter(here[node].version or "?" for node in attempt.roster if node in here)
     if found.keys() <= {"?"}:
         return {}
-    return {f"{VERSION}{name}": float(count) for name, count in sorted(found.items())}
+    frequent = sorted(found, key=lambda name: (-found[name], name))[:VERSIONS]
+    told = {f"{VERSION}{name}": float(found[name]) for name in sorted(frequent)}
+    rest = found.total() - sum(told.values())
+    return told | ({f"{VERSION}{OTHERS}": rest} if rest else {})
 
 
 def warnings(record: Mapping[str, float], codec: Codec, *, exact: bool = False) -> list[str]:

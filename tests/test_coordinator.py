@@ -310,6 +310,19 @@ def test_a_round_counts_the_versions_of_its_roster(tmp_path: Path) -> None:
     assert found == {"version.0.0.9": 1, "version.?": 1, f"version.{__version__}": 3}
 
 
+def test_devices_that_make_up_versions_do_not_grow_the_record(tmp_path: Path) -> None:
+    """Each of twelve says another one: eight are told, the rest are counted together."""
+    with Stage(tmp_path, 12, settings(rounds=1)) as stage:
+        stage.join()
+        for index, player in enumerate(stage.players):
+            certificate = player.identity.certificate
+            stage.coordinator.join(certificate, stage.link.clock.now(), f"9.{index:02}")
+        stage.link.run()
+        record, *_ = stage.directory.ledger.rounds()
+    found = {k: v for k, v in record.metrics.items() if k.startswith("version.")}
+    assert found == {**{f"version.9.{i:02}": 1 for i in range(8)}, "version.others": 4}
+
+
 def test_a_round_of_devices_that_say_no_version_counts_none(tmp_path: Path) -> None:
     with Stage(tmp_path, 5, settings(rounds=1)) as stage:
         stage.join()

@@ -18,6 +18,8 @@ from umbel.server.signals_text import as_text
 from umbel.simulation.engine.figures import of_clients
 from umbel.simulation.engine.work import Report
 from umbel.simulation.fleet.toml import read
+from umbel.simulation.pages.figures import Figures
+from umbel.simulation.pages.report import report
 from umbel.tests import simulated_runs
 from umbel.tests.recorded_plans import example
 from umbel.tests.recorded_runs import begin, commit, entry, full, node, planned
@@ -233,6 +235,16 @@ def test_a_simulated_fleet_tells_its_cohorts_apart(
     page = (tmp_path / "r.html").read_text("utf-8")
     assert "<h2>By cohort</h2>" in page
     assert "Accuracy of the clients, newest test" in page
+
+
+def test_a_run_of_sessions_is_told_by_site(tmp_path: Path) -> None:
+    detail = {"names": '["a","b"]', "asked": "3 2", "sites": "0 1", "ready": "1 1", "sent": "1 1"}
+    with begin(tmp_path, "ward", {"clients": 5}) as directory:
+        directory.ledger.event("clients", round=1, attempt=0, code="train", detail=detail)
+        commit(directory, 1, roster=[node(1), node(2)])
+        page = report(Figures.of(directory)).decode()
+    assert "<h2>By site</h2>" in page
+    assert "By cohort" not in page
 
 
 def test_quantiles_of_a_cohort_are_over_its_own_clients() -> None:

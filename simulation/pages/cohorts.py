@@ -9,6 +9,7 @@ from .blocks import about, figure, legend, section, table
 from .markup import Markup, join, tag
 from .plots import Axis, ranked, row_height
 from .scale import Scale, percent
+from ...server.signals import simulated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,7 @@ def cohorts(figures: Figures) -> Markup | None:
     found = figures.signals.groups
     if not found:
         return None
-    kind = "cohort" if figures.simulated else "site"
+    kind = "cohort" if simulated(figures.run) else "site"
     drawn = sorted(found, key=lambda group: -group.asked)[:_MOST]
     levels = [name for name in ("p10", "p50", "p90") if any(name in g.accuracy for g in found)]
     rows = [
@@ -59,8 +60,8 @@ def _words(found: Sequence[Group], kind: str) -> str:
         return words
     (least, group) = min(known, key=lambda pair: pair[0])
     return (
-        f"{words} The least for its part of the fleet has {group.name or 'no ' + kind}: "
-        f"{percent(group.share_used)} of the updates with {percent(group.fleet or 0.0)} of the "
+        f"{words} Least heard for its size is {group.name or 'no ' + kind}: "
+        f"{percent(group.share_used)} of the updates from {percent(group.fleet or 0.0)} of the "
         f"devices, {least:.2f} times its part."
     )
 
