@@ -157,6 +157,10 @@ def planned(home: Path, plan: Mapping[str, Any], run: str = "planned", rounds: i
             metrics = {"train.loss": 2.0 * 0.95**n, "test.loss": 2.1 * 0.95**n}
             metrics |= {"test.accuracy": 1 - 0.9 * 0.95**n, "saturation": 1e-5 * n}
             parts = {"inviting": 0.9 * seconds, "summing": 0.1 * seconds}
+            detail = {"names": '["fast","slow"]', "asked": "78 52", "used": "90 10"}
+            directory.ledger.event(
+                "clients", round=n, attempt=int(n % 25 == 0), code="train", detail=detail
+            )
             if n % 25 == 0:
                 cause = "4 members are ready, at least 5 are needed"
                 commit(directory, n, outcome="aborted", cause=cause, seconds={"inviting": 180.0})

@@ -115,6 +115,7 @@ def test_a_run_with_a_plan_is_set_beside_it(home: Path, capsys: pytest.CaptureFi
     assert "the ward's line was down" in elements.text
     assert "1 approved, 1 open" in elements.text
     assert "62 attempts at rounds, 2 aborted." in elements.text
+    assert "<td>updates that come from slow</td><td>28 % to 42 %</td><td>10 %</td>" in page
     assert page == made(home, "planned", capsys)[0]
 
 

@@ -133,6 +133,12 @@ def _rows(figures: Figures, found: RunPlan) -> Markup:
         if values:
             middle = percent(float(np.median(values)))
             rows.append(("updates refused", _interval(refused), f"{middle} in the median round"))
+    shares = {group.name: group.share_used for group in signals.groups}
+    rows += [
+        (f"updates that come from {name}", _interval(wide), percent(shares[name]))
+        for name, wide in expected.participation.items()
+        if name in shares
+    ]
     if expected.traffic:
         moved = [
             up + down
