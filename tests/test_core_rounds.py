@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from umbel import __version__
 from umbel.protocol import messages_pb2 as pb
 from umbel.protocol.digest import model_digest
 from umbel.protocol.journal import Masked, parse
@@ -82,6 +83,7 @@ def test_plain_and_secure_rounds_and_the_link_publish_the_same_bits(
         run.play()
         assert [outcome[1:] for outcome in run.over()] == [[3, "goodbye"]] * 4
         models.append([record.model for record in run.records])
+        assert {r.metrics[f"version.{__version__}"] for r in run.records} == {4}
         for number in (1, 2, 3):
             run.exact(number, (0, 1, 2, 3), 4)
         assert run.told() == []
