@@ -105,6 +105,7 @@ bench: $(TEST)/stamp
 	$(TEST)/bin/umbel bench robust --json
 	$(TEST)/bin/umbel bench step --json
 	$(TEST)/bin/umbel bench clock --json
+	$(TEST)/bin/umbel bench plan --json
 
 # grpcio-tools 1.71.2 writes gencode 5.29, the oldest that every protobuf we allow can import. It
 # needs pkg_resources, which setuptools dropped in 80.

@@ -28,4 +28,5 @@ simulate     simulate.py: clients a second. simulation_work.py has the workloads
 robust       robust.py: the robust rules on one thread; flower_robust.py has the peers.
 clock        clock.py: a million clients on the virtual clock, by clock_process.py;
              flower_clock.py is the peer.
+plan         plan.py: a plan of a million devices, by the command itself.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -158,3 +159,36 @@ def test_the_same_seed_says_the_same(tmp_path: Path) -> None:
     one, again, other = (rounds(fleet, wanted, seed) for seed in (1, 1, 2))
     assert one.seconds.values.tolist() == again.seconds.values.tolist()
     assert one.seconds.values.tolist() != other.seconds.values.tolist()
+
+
+RECORDED = """seed = 2
+[cohorts.a]
+count = {}
+samples = 10
+speed = {{ lognormal = {{ median = 0.5, sigma = 0.4 }} }}
+bandwidth = 1e6
+online = {{ trace = "online.json" }}
+"""
+
+
+@pytest.mark.parametrize(("clients", "count"), [(40, 100), (4000, 200)])
+def test_recorded_windows_are_those_of_the_clock(clients: int, count: int, tmp_path: Path) -> None:
+    """Rows of two days: a third of the devices by day, a third by night, others come and go."""
+    rows = {
+        "0": {"active": [21_600, 108_000], "inactive": [64_800, 151_200], "finish_time": 172_800},
+        "1": {"active": [0, 64_800], "inactive": [21_600, 108_000], "finish_time": 172_800},
+        "2": {"active": [0, 400], "inactive": [100, 460], "finish_time": 600},
+    }
+    (tmp_path / "online.json").write_text(json.dumps(rows), "utf-8")
+    fleet = described(tmp_path, RECORDED.format(clients))
+    wanted = job(clients, 10, invited=13, rounds=count, deadline=2000.0)
+    found = rounds(fleet, wanted, seed=1)
+    terms = Terms(cohort=10, invited=13, quorum=1, deadline=2000.0, load=Load(), seed=5)
+    clock = Synchronous(fleet.fleet(clients, 1), terms)
+    shown = [clock.decide(number) for number in range(1, count + 1)]
+    seconds = [one.closed - one.opened for one in shown]
+    assert found.seconds.at(0.5) == pytest.approx(np.quantile(seconds, 0.5), rel=0.05)
+    (took,) = found.clients
+    assert took.offline == pytest.approx(np.mean([len(one.offline) for one in shown]), abs=0.3)
+    third = clients / 3
+    assert found.by_hour[12].online == pytest.approx(third * (1 + 160 / 600), rel=0.05)

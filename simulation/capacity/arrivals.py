@@ -32,6 +32,8 @@ STEP = 900.0
 """From one curve to the next: a quarter of an hour."""
 _CELLS = 512
 """Of a curve by quantiles, and as many by equal ratios."""
+_DAYS = 1 << 10
+"""Among which one is drawn for a device that was recorded."""
 _SPARSE = 0.01
 """Of all devices: where so few are asked, it does not matter that none is asked twice."""
 _SHARP = 1e-9
@@ -70,7 +72,8 @@ def drawn(population: Population, time: float, draw: Generator) -> Drawn:
 def present(devices: Devices, time: float, draw: Generator) -> tuple[Reals, Reals]:
     """Return how likely each device is online at a moment, and draw for how long from then on.
 
-    Its window began at any moment alike of those since which it would still be open.
+    Its window began at any moment alike of those since which it would still be open. Where it was
+    recorded, any day may be meant, and any moment that this one is the nearest to.
     """
     length, latest = devices.length, LATEST * DAY
     since = np.mod(time + devices.phase, DAY)
@@ -79,7 +82,17 @@ def present(devices: Devices, time: float, draw: Generator) -> tuple[Reals, Real
     began = first + width * draw.random(len(devices))
     always = np.isinf(length)
     left = np.where(always, np.inf, began + length - since)
-    return np.where(always, 1.0, width / latest), left
+    online = np.where(always, 1.0, width / latest)
+    for traced in devices.traced:
+        count = len(traced.rows)
+        moments: Reals = (
+            time + STEP * draw.random(count) + DAY * draw.integers(1, _DAYS, size=count)
+        )
+        moments -= STEP / 2
+        begin, end = traced.at(moments)
+        online[traced.where] = begin <= moments
+        left[traced.where] = end - moments
+    return online, left
 
 
 class Curves:
@@ -100,7 +113,7 @@ class Curves:
         self._population, self._draw = population, draw
         self.group, self.base = groups[population.devices.kind], base[population.devices.kind]
         self.kind = population.devices.kind
-        self.always = bool(np.isinf(population.devices.length).all())
+        self.always = population.devices.always
         self.edges = self._cells(job.deadline)
         """Seconds, ascending from 0: cells of a curve are (edges[j - 1], edges[j]]."""
         count = 1 if self.always else round(DAY / STEP)

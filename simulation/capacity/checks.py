@@ -110,7 +110,7 @@ def refuse_impossible(description: Description, job: Job, expected: Expected, se
     if expected.miss < 1.0:
         return
     fleet = description.fleet(job.clients, seed)
-    devices = Devices.of(fleet, np.arange(job.clients), job.load)
+    devices = Devices.of(description, fleet, np.arange(job.clients), job.load)
     usual = np.partition(devices.down + devices.train + devices.up, job.quorum - 1)
     fastest = float(usual[job.quorum - 1])
     if fastest > job.deadline:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
 from ..fleet.profiles import DAY, LONGEST
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.random import Generator
     from numpy.typing import NDArray
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from ..fleet.description import Description
     from ..fleet.devices import Load
     from ..fleet.profiles import ArrayFleet
+    from ..fleet.traces import Availability
 
     Ids = NDArray[np.int64]
     Reals = NDArray[np.float64]
@@ -24,6 +27,26 @@ if TYPE_CHECKING:
 
 _TOGETHER = 1 << 16
 """Devices that are counted at once."""
+
+
+class Traced(NamedTuple):
+    """Devices of a cohort whose windows were recorded."""
+
+    where: Ids
+    """Their places among all devices."""
+    trace: Availability
+    rows: Ids
+    """Of the trace, each one's."""
+
+    def at(self, time: Reals) -> tuple[Reals, Reals]:
+        """Return begin and end of the window that is open or comes next.
+
+        Args:
+            time: Of each of them, shape (..., devices of the cohort).
+        """
+        rows = np.broadcast_to(self.rows, time.shape).reshape(-1)
+        begin, end = self.trace.windows(rows, time.reshape(-1))
+        return begin.reshape(time.shape), end.reshape(time.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,25 +64,42 @@ class Devices:
     phase: Reals
     """Seconds that its day is ahead of the run's."""
     length: Reals
-    """Seconds of its window a day; infinity: always online."""
+    """Seconds of its window a day; infinity: always online, or as its trace says."""
+    traced: tuple[Traced, ...]
 
     def __len__(self) -> int:
         """Count them."""
         return len(self.kind)
 
+    @property
+    def always(self) -> bool:
+        """Whether all of them are always online."""
+        return not self.traced and bool(np.isinf(self.length).all())
+
     @classmethod
-    def of(cls, fleet: ArrayFleet, ids: Ids, load: Load) -> Self:
+    def of(cls, description: Description, fleet: ArrayFleet, ids: Ids, load: Load) -> Self:
         """Return some devices of a fleet, and how long a round's load takes them."""
-        has = fleet.profiles
+        has, kind = fleet.profiles, fleet.cohort_of(ids)
         speed = has.speed[ids].astype(float)
         return cls(
-            kind=fleet.cohort_of(ids),
+            kind=kind,
             down=load.down / has.downlink[ids].astype(float),
             train=load.epochs * has.samples[ids] * speed,
             up=load.up / has.uplink[ids].astype(float),
             phase=has.phase[ids].astype(float),
             length=LONGEST * DAY * has.duty[ids].astype(float),
+            traced=tuple(_traced(description, kind, ids)),
         )
+
+
+def _traced(description: Description, kind: Ids, ids: Ids) -> Iterator[Traced]:
+    """Find the devices of cohorts that have a trace; rows are counted as the fleet counts them."""
+    first = 0
+    for number, cohort in enumerate(description.cohorts):
+        if cohort.behaviour.trace is not None:
+            where = np.flatnonzero(kind == number)
+            yield Traced(where, cohort.behaviour.trace, ids[where] - first)
+        first += cohort.count or 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,5 +170,5 @@ class Population:
         if job.clients > most:
             ids = np.sort(draw.choice(job.clients, most, replace=False))
         ids = np.tile(ids, max(1, least // len(ids)))
-        devices = Devices.of(fleet, ids, job.load)
+        devices = Devices.of(description, fleet, ids, job.load)
         return cls(description, devices, Kinds.of(description), counts / job.clients)

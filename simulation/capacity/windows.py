@@ -27,7 +27,7 @@ class Windows:
     def __init__(self, devices: Devices, runs: int, draw: np.random.Generator) -> None:
         """Begin before the first day; the numbers come from `draw`."""
         self._devices, self._draw = devices, draw
-        self.always = bool(np.isinf(devices.length).all())
+        self.always = devices.always
         shape = (runs, len(devices))
         self._day = np.full(shape, -9.0)
         self._begin, self._next = np.full(shape, -np.inf), np.full(shape, -np.inf)
@@ -59,6 +59,9 @@ class Windows:
         begin = np.where(begin + length <= time[:, None], self._next[runs], begin)
         end = begin + length
         begin[:, np.isinf(length)] = -np.inf
+        for traced in self._devices.traced:
+            moments = np.broadcast_to(time[:, None], (len(time), len(traced.rows)))
+            begin[:, traced.where], end[:, traced.where] = traced.at(moments)
         return begin, end
 
     def _drawn(self, day: Reals) -> Reals:

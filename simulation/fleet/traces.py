@@ -69,7 +69,7 @@ class Availability:
             period=np.array([period for _, _, period in spans]),
         )
 
-    def windows(self, places: Ids, time: float) -> tuple[Reals, Reals]:
+    def windows(self, places: Ids, time: float | Reals) -> tuple[Reals, Reals]:
         """Return for some rows the interval that is running or comes next; see `Fleet.windows`."""
         rows = places % len(self.period)
         period = self.period[rows]
