@@ -229,12 +229,16 @@ class Ledger:
         with self._watched():
             return frozenset(row[0] for row in self._db.execute(query, (phase,)))
 
-    def models(self) -> dict[int, str]:
-        """Return the model digest, hex, of each training round that finished and is not lost."""
-        query = "SELECT round, outcome, model FROM round WHERE phase = 'train' ORDER BY seq"
+    def models(self, only: int | None = None) -> dict[int, str]:
+        """Return the model digest, hex, of each training round that finished and is not lost.
+
+        Of one round alone, if its number is given: that takes no longer in a long run.
+        """
+        what = "SELECT round, outcome, model FROM round WHERE phase = 'train'"
+        query = f"{what} ORDER BY seq" if only is None else f"{what} AND round = ? ORDER BY seq"
         found: dict[int, str] = {}
         with self._watched():
-            for number, outcome, model in self._db.execute(query):
+            for number, outcome, model in self._db.execute(query, () if only is None else (only,)):
                 if outcome == "finished":
                     found[number] = model
                 elif outcome == "lost":

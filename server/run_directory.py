@@ -188,7 +188,7 @@ class RunDirectory:
             StateError: The round is committed already, the disk is too full (both numbers are
                 said), or a write failed.
         """
-        if self.round_path(n).exists() and n in self.committed():
+        if self.round_path(n).exists() and (n == 0 or self.ledger.models(n)):
             raise StateError(
                 str(self.round_path(n)), "a round not written yet", "a committed one",
                 "resume the run from its newest round",
@@ -260,7 +260,11 @@ class RunDirectory:
 
         That it is whole is known after `resume`, which marks what is not as lost.
         """
-        return max(self.committed().intersection(self.kept()), default=None)
+        return self._newest(self.kept())
+
+    def _newest(self, kept: tuple[int, ...]) -> int | None:
+        """Return the newest committed of these, ascending."""
+        return next((n for n in reversed(kept) if n == 0 or self.ledger.models(n)), None)
 
     def prune(self, best: int | None, *held: int) -> tuple[int, ...]:
         """Remove the rounds that the rule does not keep; return their numbers.
@@ -269,7 +273,7 @@ class RunDirectory:
         reads, `held`, and whatever is newer than the newest committed one.
         """
         kept = self.kept()
-        newest = max(self.committed().intersection(kept), default=None)
+        newest = self._newest(kept)
         stay = {*kept[-KEEP_LAST:], *held, best, newest}
         gone = tuple(n for n in kept if n not in stay and (newest is None or n < newest))
         for n in gone:
@@ -314,7 +318,7 @@ class RunDirectory:
     def _compare(self, found: Round) -> None:
         """Refuse a model other than the one that the ledger has for its round, if it has one."""
         n = found.number
-        expected = self.ledger.models().get(n) if n else self.ledger.initial()
+        expected = self.ledger.models(n).get(n) if n else self.ledger.initial()
         if expected is not None and expected != found.digest.hex():
             raise StateError(
                 str(self.round_path(n) / round_folder.MANIFEST_FILE),
