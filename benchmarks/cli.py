@@ -20,6 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from .record import Measurement, keep
+from ..host.stopping import stoppable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -79,8 +80,9 @@ def command(name: str) -> click.Command:
 
 
 def _reporting(run: Run) -> Callable[..., None]:
-    """Wrap `run` to print and keep each measurement as it comes."""
+    """Wrap `run` to print and keep each measurement as it comes; signals end what it started."""
 
+    @stoppable()
     def report(*, as_json: bool, **options: object) -> None:
         for measurement in run(**options):
             line = measurement.line()

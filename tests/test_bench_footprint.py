@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from umbel import cli
 from umbel.benchmarks import flower_agent, flower_footprint, footprint, install_size
 from umbel.benchmarks.process_memory import MIB, proportional, resident, session_members
 from umbel.protocol.errors import StateError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UNITS = {
     "base/rss": "MiB",
@@ -150,3 +152,39 @@ def test_an_idle_device_keeps_within_its_bounds() -> None:
     assert found.total <= 218e6
     assert found.own <= 30e6
     assert found.cpu <= 36  # 1 % of a core
+
+
+def running(word: str) -> list[list[str]]:
+    """Return the command lines that have a word in them."""
+    found = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return [line for line in found if any(word in argument for argument in line)]
+
+
+def ended_at(line: str, home: Path, *options: str, programs: int = 0) -> int:
+    """Send SIGTERM when the benchmark has said a line and started programs; return its status."""
+    command = [sys.executable, "-m", "umbel", "bench", "footprint", "--runs", "1", *options]
+    env = os.environ | {"UMBEL_HOME": str(home), "TMPDIR": str(home)}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while line not in process.stderr.readline():
+            assert process.poll() is None
+        while len(running(str(home))) < programs:
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        return process.returncode
+
+
+def test_a_signal_ends_it_as_ctrl_c_does(tmp_path: Path) -> None:
+    assert ended_at("umbel bench footprint: ", tmp_path, "--no-agent") == 130
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_signal_leaves_nothing_of_its_federation() -> None:
+    with tempfile.TemporaryDirectory(prefix="um") as short:  # for a socket's name
+        said, options = "agent: 1 idle devices", ("--no-supernode",)
+        assert ended_at(said, Path(short), *options, programs=4) == 130
+        assert running(short) == []
+        assert list(Path(short).glob("um*")) == []
