@@ -270,7 +270,7 @@ def taken_up(record: RunRecord, home: Path) -> Plan:
     """Return the plan of a simulated run that goes on as it was started.
 
     Raises:
-        StateError: It was started from Python, or the record is damaged.
+        StateError: It was started from Python, its app is another by now, or the record is damaged.
         SettingsError: Its app has changed so that the run's settings do not fit it.
     """
     said = record.config[SIMULATION]
@@ -278,15 +278,26 @@ def taken_up(record: RunRecord, home: Path) -> Plan:
     if not isinstance(app, str) or not isinstance(settings, dict):
         move = "umbel.simulate(task, umbel.Options(run=..., resume=True)) goes on with it"
         raise StateError(f"run {record.run}", "a run of an app", "a run of a task", move)
+    _unchanged(Path(app), said.get("sources"))
     options = Options(secure=False, settings=settings, run=record.run, home=home, resume=True)
     return plan(Path(app), options)
+
+
+def _unchanged(app: Path, digest: object) -> None:
+    """Refuse an app whose code or settings are not those that the run began with."""
+    found = AppRef.read(app).digest()
+    if digest not in {None, found}:  # none in a run of an earlier release
+        raise StateError(
+            f"app {app}", f"the sources {str(digest)[:16]} that the run began with", found[:16],
+            "restore the app, or start a new run of it",
+        )  # fmt: skip
 
 
 def _started(app: AppRef | Task, said: Mapping[str, Value]) -> dict[str, object]:
     """Return what the ledger keeps so that `umbel runs resume` can start the run again."""
     if not isinstance(app, AppRef):
         return {}
-    return {"app": str(app.directory), "settings": dict(said)}
+    return {"app": str(app.directory), "settings": dict(said), "sources": app.digest()}
 
 
 def _given(asked: Options) -> dict[str, Value]:

@@ -9,9 +9,11 @@ run-config) with `[tool.umbel]` over it.
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,6 +59,22 @@ class AppRef:
         task = _component(directory, "task", own.pop("task", None))
         own.pop("task-torch", None)
         return cls(directory, task, declared | own)
+
+    def digest(self) -> str:
+        """Return the SHA-256, hex, of what the directory has of code and settings, by its names.
+
+        That is every `.py` and `.toml` that is not in a hidden folder or a virtual environment;
+        data are not read.
+        """
+        found = sha256()
+        for folder, below, names in os.walk(self.directory):
+            own = "pyvenv.cfg" not in names
+            below[:] = sorted(n for n in below if own and not n.startswith((".", "__pycache__")))
+            for path in (Path(folder, name) for name in sorted(names)):
+                if own and path.suffix in {".py", ".toml"} and path.is_file():
+                    name, data = path.relative_to(self.directory).as_posix(), path.read_bytes()
+                    found.update(f"{len(name.encode())} {len(data)} {name}".encode() + data)
+        return found.hexdigest()
 
     def torch(self) -> AppRef:
         """Return where the app's torch task is, from its pyproject.toml.

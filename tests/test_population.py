@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -324,6 +325,22 @@ def test_the_command_takes_a_run_of_an_app_up(
     with pytest.raises(KeyboardInterrupt):
         begin("broken", interrupted)
     whole = begin("whole", lambda _record: None)
+    source = app / "simulated_app.py"
+    for name, changed in ((source.name, source.read_text() + "#\n"), ("more.py", "")):
+        before = source.read_bytes()
+        (app / name).write_text(changed)
+        assert main(["runs", "resume", "broken"]) == 2
+        assert re.search(
+            r"^umbel: app /.*/app: expected the sources [0-9a-f]{16} that the run began with, got "
+            r"[0-9a-f]{16}; restore the app, or start a new run of it$", capsys.readouterr().err
+        )  # fmt: skip
+        (app / "more.py").unlink(missing_ok=True)
+        source.write_bytes(before)
+    for name in (".venv", "env", "__pycache__"):  # what is none of the app's own
+        (app / name).mkdir(exist_ok=True)
+        (app / name / "pyvenv.cfg").touch()
+        (app / name / "other.py").touch()
+    (app / "data.csv").write_text("1,2\n")
     assert main(["runs", "resume", "broken"]) == 0
     assert "round 4/6" in capsys.readouterr().out
     with RunDirectory.open(tmp_path, "broken") as directory:
