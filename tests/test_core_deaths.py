@@ -307,15 +307,20 @@ def clear(tap: Tap) -> Counter[tuple[Any, ...]]:
 
 
 def ledger(path: Path) -> list[tuple[Any, ...]]:
-    """Return what the ledger says of one round, but times, hashes and what the sum opens to."""
+    """Return what the ledger says of one round, but times, hashes and what the sum opens to.
+
+    Of the times of single devices, which stand beside a round, there are the keys.
+    """
     base = sqlite3.connect(f"file:{path / 'ledger.sqlite'}?mode=ro", uri=True)
     try:
         rounds = base.execute(
             "SELECT round, attempt, phase, outcome, cause, roster, survivors, bytes_up FROM round"
         ).fetchall()
-        events = base.execute("SELECT kind, round, node, code, detail FROM event").fetchall()
+        rows = base.execute("SELECT kind, round, node, code, detail FROM event").fetchall()
     finally:
         base.close()
+    events = [(*row[:4], sorted(json.loads(row[4])) if row[0] == "clients" else row[4])
+              for row in rows]  # fmt: skip
     return [
         (*row[:5], *(sorted(json.loads(ids)) for ids in row[5:7]), row[7]) for row in rounds
     ] + events
