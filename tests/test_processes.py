@@ -71,6 +71,11 @@ def _watch_until(supervisor: Supervisor, what: str, seconds: float = 10.0) -> li
     return seen
 
 
+def _environment(pid: int, name: str) -> str:
+    """Return a variable of a process; right after its start it has none yet."""
+    return str(_until(lambda: psutil.Process(pid).environ().get(name)))
+
+
 def _number(log: Path) -> int:
     return int(_until(lambda: log.read_text().strip()).split()[0])
 
@@ -196,7 +201,7 @@ def test_a_program_is_replaced_with_all_that_it_started(supervisor: Supervisor) 
     supervisor.replace(Program(name="exec", command=SLEEP, env={"X": "new"}, restart=True))
     assert not process_tree.alive(before)
     assert not process_tree.alive(grandchild)
-    assert psutil.Process(supervisor.pid("exec")).environ()["X"] == "new"
+    assert _environment(supervisor.pid("exec"), "X") == "new"
     assert supervisor.watch() == []  # its end is no news
 
 
@@ -274,7 +279,7 @@ def test_a_process_with_an_old_pid_is_left_alone(tmp_path: Path, shift: float) -
     with subprocess.Popen(SLEEP, env=env) as stranger:
         try:
             started = psutil.Process(stranger.pid).create_time()
-            time.sleep(0.1)  # else its environment is still its parent's
+            _environment(stranger.pid, "PATH")
             _write_state(tmp_path, stranger.pid, started + shift)
             assert end_leftovers(tmp_path) == ()
             assert stranger.poll() is None
@@ -295,6 +300,7 @@ def test_a_keeper_takes_over_and_restarts(tmp_path: Path) -> None:
     first = Supervisor(tmp_path)
     first.start(Program(name="node", command=SLEEP, env={"A": "b"}, restart=True))
     pid = first.pid("node")
+    _environment(pid, process_tree.MARK)  # it is known by that
     first.hand_over()
     first.close()  # of what it handed over it ends nothing
     with Supervisor.adopt(tmp_path, lambda _program: None) as keeper:
@@ -304,7 +310,7 @@ def test_a_keeper_takes_over_and_restarts(tmp_path: Path) -> None:
         keeper.kill("node")
         _watch_until(keeper, "restarted")
         assert keeper.pid("node") != pid
-        assert psutil.Process(keeper.pid("node")).environ()["A"] == "b"
+        assert _environment(keeper.pid("node"), "A") == "b"
     assert process_tree.family(keeper._mark) == []
     for run in first._runs.values():  # the children of this process all the same
         assert run.child is not None
