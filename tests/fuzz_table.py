@@ -89,6 +89,7 @@ READERS: dict[str, str] = {
     "server/doctor_files.py": "server doctor, server.toml; server doctor, certificate; "
     "server doctor, member list; server doctor, database",
     "server/doctor_live.py": "server doctor, core.json",
+    "server/client_times.py": "an entry of this server's own ledger; test_client_times.py",
     "server/core_cli.py": "core_cli.Federation.read, leaf; core_cli.Federation.read, root",
     "server/core_client.py": "core_client._federation_of; core_client._root_of; core_wire events",
     "server/core_commands.py": "core_commands",
