@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from random import Random
 
 SHORT = settings(
-    max_examples=100,
+    max_examples=80,
     derandomize=True,
     deadline=None,
     database=None,

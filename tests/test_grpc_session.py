@@ -22,6 +22,7 @@ from umbel.strategies.trainer import TrainResult
 from umbel.tests.fault_proxy import FaultProxy
 from umbel.tests.federations import DeviceThread, Run, addressed, core, made
 from umbel.tests.gateway import Numbers
+from umbel.tests.quick_core import SOONER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -53,7 +54,7 @@ class Big(Numbers):
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevFederation]:
     """A core service that serves every test of this file."""
     found = made(tmp_path_factory.mktemp("federation"))
-    with core(found) as port:
+    with core(found, times=SOONER) as port:
         addressed(found, f"127.0.0.1:{port}")
         yield found
 
@@ -182,7 +183,7 @@ def test_a_device_that_was_given_up_joins_anew(run: Run, proxy: FaultProxy) -> N
     run.pump(lambda: device.session is not None and device.session._line.epoch > 0)
     proxy.refuse = True
     proxy.cut()
-    run.pump(lambda: not run.coordinator.nodes)  # 3 s of grace
+    run.pump(lambda: not run.coordinator.nodes)  # after its grace
     proxy.refuse = False
     run.joined(1)
     run.core.goodbye()
