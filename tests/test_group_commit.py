@@ -126,3 +126,22 @@ def test_rows_that_belong_together_are_there_together_or_not_at_all(run: RunDire
         run.ledger.event("kept", round=2, attempt=0)
     assert [event.round for event in run.ledger.events()] == [1, 2]
     assert run.ledger.verify() == 3
+
+
+def test_what_is_kept_takes_no_longer_to_find_in_a_long_run(run: RunDirectory) -> None:
+    """Counted in the steps of SQLite's machine: none for rounds that are not on the disk."""
+    counted = []
+    for first, last in ((1, 20), (21, 2000)):
+        for n in range(first, last + 1):
+            with run.ledger.together():
+                run.ledger.commit_round(
+                    RoundRecord(round=n, attempt=0, phase="train", outcome="finished")
+                )
+        run.write_round(last, MODEL, MANIFEST, DIGEST, {})
+        steps: list[int] = []
+        run.ledger._db.set_progress_handler(lambda of=steps: of.append(1), 1)  # type: ignore[misc]
+        assert run.latest() == last
+        run.prune(None)
+        run.ledger._db.set_progress_handler(None, 1)
+        counted.append(len(steps))
+    assert 0 < counted[1] <= 3 * counted[0]

@@ -394,22 +394,3 @@ def test_sweeping_takes_what_a_killed_writer_left_and_nothing_else(
     assert sweep(tmp_path) == ("digits-1",)
     assert [folder.name for folder in (run.path / "rounds").iterdir()] == ["000000"]
     assert sweep(tmp_path) == ()
-
-
-def test_what_is_kept_takes_no_longer_to_find_in_a_long_run(run: RunDirectory) -> None:
-    """Counted in the steps of SQLite's machine: none for rounds that are not on the disk."""
-    counted = []
-    for first, last in ((1, 20), (21, 2000)):
-        for n in range(first, last + 1):
-            with run.ledger.together():
-                run.ledger.commit_round(
-                    RoundRecord(round=n, attempt=0, phase="train", outcome="finished")
-                )
-        write(run, last)
-        steps: list[int] = []
-        run.ledger._db.set_progress_handler(lambda of=steps: of.append(1), 1)  # type: ignore[misc]
-        assert run.latest() == last
-        run.prune(None)
-        run.ledger._db.set_progress_handler(None, 1)
-        counted.append(len(steps))
-    assert 0 < counted[1] <= 3 * counted[0]
