@@ -56,8 +56,8 @@ def test_a_federations_devices_are_found_again(tmp_path: Path) -> None:
     assert learned.description.server.overhead == pytest.approx(0.05, rel=0.35)
     assert learned.description.server.spread == pytest.approx(0.3, rel=0.5)
     moved = {item.what: item for item in learned.moved}
-    assert moved["south: median seconds to be ready"].before is None
-    assert moved["south: median seconds to be ready"].observations == 4 * 39
+    assert moved["devices: median seconds to be ready"].before is None
+    assert moved["devices: median seconds to be ready"].observations == 8 * 39
     assert moved["server: own seconds"].observations < 40  # rounds that lost somebody say nothing
 
 
@@ -235,7 +235,7 @@ def test_the_command(
     assert main(["fleet", "fit", "one", "-o", str(file)]) == 0
     out = capsys.readouterr().out
     assert "20 rounds among 8 devices" in out
-    assert "north: median seconds to be ready" in out
+    assert "devices: median seconds to be ready" in out
     assert read(file).clients == 8
     assert main(["fleet", "fit", "one", "--prior", str(file), "--format", "json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -282,5 +282,5 @@ def test_runs_that_say_nothing(tmp_path: Path) -> None:
         record = replace(ledger.rounds()[0], round=2)
         event = replace(ledger.events()[-1], round=2, detail={"names": "{}"})
         ledger.commit_round(record, event)
-    with pytest.raises(StateError, match="events as they were written"):
+    with pytest.raises(StateError, match="rows as they were written"):
         observe(tmp_path, ["two"])

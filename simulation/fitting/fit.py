@@ -28,7 +28,7 @@ from ..fleet.distributions import Constant, LogNormal, Recorded
 from ..fleet.profiles import Behaviour
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .claims import Claim
     from .losses import Losses
@@ -99,17 +99,22 @@ def update(description: Description, observed: Observed) -> Learned:
 def fit(observed: Observed) -> Learned:
     """Return the fleet that runs showed."""
     moved: list[Moved] = []
-    names = observed.names
-    known = {name: observed.nodes([name]) for name in names}
-    single = sum(map(len, known.values())) <= FEW
-    cohorts: list[Cohort] = []
+    names = [name for name in observed.names if observed.nodes([name])]
+    everybody = _fitted(observed.nodes(names), observed, WEAK_TIMES)
     sites: dict[str, Site] = {}
+    of: dict[str, str] = {}
     for name in names:
-        if not known[name]:
-            continue
-        site, found = word(name, sites), losses(observed.lost([name]).values())
-        sites[site] = _site(site, None, found, moved)
-        cohorts += _cohorts(site, known[name], found, observed, moved, single=single)
+        of[name] = word(name, sites)
+        sites[of[name]] = _site(of[name], None, losses(observed.lost([name]).values()), moved)
+    if len(everybody.medians) <= FEW:
+        cohorts = _singles(of, everybody, observed, moved)
+    else:
+        # The names of one fleet are alike until they have shown otherwise.
+        before = WEAK_TIMES
+        if len(names) > 1:
+            found = everybody.median, everybody.between, everybody.spread
+            before = Belief(*found, *SAID_TIMES[3:])
+        cohorts = [_cohort(name, of[name], before, observed, moved) for name in names]
     description = Description(
         path=Path("fleet.toml"),
         seed=None,
@@ -167,35 +172,48 @@ def _thought(cohort: Cohort, observed: Observed) -> tuple[int, int, Belief, floa
     return max(1, int(np.median(samples))), epochs, belief, float(np.median(downs))
 
 
-def _cohorts(
-    site: str,
-    nodes: Sequence[str],
-    found: Losses,
-    observed: Observed,
-    moved: list[Moved],
-    *,
-    single: bool,
-) -> list[Cohort]:
-    """Return the cohorts of one name: one a device, or one."""
-    after, thought = _fitted(nodes, observed, WEAK_TIMES), _Thought(WEAK_TIMES, WEAK, WEAK)
+def _cohort(name: str, site: str, before: Belief, observed: Observed, moved: list[Moved]) -> Cohort:
+    """Return the cohort of the devices of a name, their times one by one."""
+    nodes, found = observed.nodes([name]), losses(observed.lost([name]).values())
+    after = _fitted(nodes, observed, before)
+    thought = _Thought(before, WEAK, WEAK)
     dropout, crash = _told(site, thought, after, len(nodes), found, moved)
     samples, epochs = observed.work
     speeds = after.medians / (samples * epochs)
-    base = _blank(site, samples, observed)
-    if not single:
-        few = len(nodes) <= _EACH
-        behaviour = Behaviour(
+    speed: Distribution = Recorded(speeds)
+    if len(nodes) > _EACH:
+        speed = LogNormal(after.median / (samples * epochs), after.between)
+    return replace(
+        _blank(site, site, observed),
+        count=len(nodes),
+        speed=speed,
+        uplink=_uplink(nodes, observed),
+        behaviour=Behaviour(
             name=site, site=site, spread=after.spread, dropout=dropout, crash=crash
-        )
-        speed: Distribution = (
-            Recorded(speeds) if few else LogNormal(float(np.median(speeds)), after.between)
-        )
-        line = _uplink(nodes, observed)
-        return [replace(base, count=len(nodes), speed=speed, uplink=line, behaviour=behaviour)]
-    made: list[Cohort] = []
-    for node, speed_, spread in zip(nodes, speeds, after.spreads, strict=True):
-        own = observed.own[node]
-        name = word(single_name(site, node), [cohort.name for cohort in made])
+        ),
+    )
+
+
+def _singles(
+    of: Mapping[str, str], after: Fitted, observed: Observed, moved: list[Moved]
+) -> list[Cohort]:
+    """Return a cohort for each device.
+
+    Args:
+        of: The site of each name.
+        after: What all devices together have shown.
+        observed: The runs.
+        moved: Takes how far each number moved.
+    """
+    found = losses(observed.lost(of).values())
+    thought, nodes = _Thought(WEAK_TIMES, WEAK, WEAK), observed.nodes(of)
+    dropout, crash = _told("devices", thought, after, len(nodes), found, moved)
+    samples, epochs = observed.work
+    speeds = after.medians / (samples * epochs)
+    made: dict[str, Cohort] = {}
+    for node, speed, spread in zip(nodes, speeds, after.spreads, strict=True):
+        own, site = observed.own[node], of[observed.home[node]]
+        name = word(single_name(site, node), made)
         behaviour = Behaviour(
             name=name,
             site=site,
@@ -203,10 +221,13 @@ def _cohorts(
             dropout=Share(dropout, DEVICE).after(own["lost"], own["asked"] - own["crashed"]),
             crash=Share(crash, DEVICE).after(own["crashed"], own["asked"]),
         )
-        line = Constant(_rate(node, observed))
-        base = replace(base, name=name, speed=Constant(float(speed_)))
-        made.append(replace(base, uplink=line, behaviour=behaviour))
-    return made
+        made[name] = replace(
+            _blank(name, site, observed),
+            speed=Constant(float(speed)),
+            uplink=Constant(_rate(node, observed)),
+            behaviour=behaviour,
+        )
+    return list(made.values())
 
 
 class _Thought(NamedTuple):
@@ -224,7 +245,7 @@ def _told(
     before, seen = thought.times, after.observations
     dropout = thought.dropout.after(found.lost, found.asked - found.crashed)
     crash = thought.crash.after(found.crashed, found.asked)
-    median = None if before is WEAK_TIMES else before.median
+    median = None if before.weight == WEAK_TIMES.weight else before.median
     rows: tuple[tuple[str, float | None, float, int, float, str], ...] = (
         ("median seconds to be ready", median, after.median, seen, before.weight, "devices"),
         ("spread of devices", before.between, after.between, nodes, before.devices, "devices"),
@@ -236,14 +257,14 @@ def _told(
     return dropout, crash
 
 
-def _blank(site: str, samples: int, observed: Observed) -> Cohort:
+def _blank(name: str, site: str, observed: Observed) -> Cohort:
     window = online(observed.there)
     return Cohort(
-        name=site,
+        name=name,
         count=1,
         share=None,
         site=site,
-        samples=Constant(float(samples)),
+        samples=Constant(float(observed.work[0])),
         speed=Constant(0.0),
         downlink=Constant(_UNKNOWN_LINE),
         uplink=None,

@@ -226,13 +226,8 @@ def observe(home: Path, runs: Sequence[str]) -> Observed:
         with RunDirectory.open(home, run) as directory:
             ledger = directory.ledger
             ledger.verify()
-            try:
+            with ledger.legible():
                 found = list(attempts(ledger.rounds(), ledger.events()))
-            except (ValueError, TypeError) as error:
-                raise StateError(
-                    str(ledger.path), "events as they were written", error,
-                    "restore the file from a backup",
-                ) from error  # fmt: skip
             if not any(attempt.told.ready for attempt in found):
                 raise StateError(
                     str(ledger.path), "rounds that say when their clients answered", "none",
