@@ -94,6 +94,7 @@ def test_devices_that_are_all_alike(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert plan["money"]["total"] == pytest.approx(sum(plan["money"]["parts"].values()))
     assert plan["server"]["memory"] == 5 * MESSAGE + MODEL
     assert plan["clients"][0]["used"] == 1.0
+    assert {hour["online"] for hour in plan["round"]["by_hour"]} == {1.0}
     assert plan["sites"] == {"north": {"share": 1.0, "expected": 10.0}}
     assert (plan["bottleneck"]["cohort"], plan["bottleneck"]["share"]) == ("one", 1.0)
 

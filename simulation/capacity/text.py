@@ -159,5 +159,5 @@ def _measured(measured: Mapping[str, Any]) -> Iterator[str]:
     rounds, runs = measured["rounds"], ", ".join(measured["runs"])
     yield f"measured in {rounds:,} rounds of {runs}"
     for moved in measured["moved"][:_MOST]:
-        before, after = (number(moved[key]) for key in ("before", "after"))
-        yield f"  {moved['what']}: {before} before, {after} now"
+        before = "nothing" if moved["before"] is None else number(moved["before"])
+        yield f"  {moved['what']}: {before} before, {number(moved['after'])} now"
