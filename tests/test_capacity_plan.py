@@ -261,3 +261,58 @@ def test_a_secure_round_is_void_when_more_are_lost_than_it_bears(
     assert plan["secure"]["void"] == pytest.approx(void, rel=1e-9)
     assert plan["secure"]["lost"] == pytest.approx(3.0)
     assert "of the secure sums are void" in plan["first"]
+
+
+MANY = """
+seed = 1
+[cohorts.one]
+count = 200
+samples = 100
+speed = { lognormal = { median = 0.01, sigma = 0.3 } }
+bandwidth = 1e5
+"""
+
+
+def test_what_to_change_first_is_to_ask_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """50 are asked for 50, and a fifth is lost: the round waits for its deadline."""
+    path = tmp_path / "fleet.toml"
+    path.write_text(MANY + "dropout = 0.2\n")
+    plan = _plan(capsys, path, *PLAIN, "-c", "cohort=50")
+    told = plan["quorum"]
+    # The reference's table, for endless devices: 50 / 0.8 and three deviations more.
+    exact = next(n for n in range(50, 99) if _below(n, Fraction(4, 5), 50) <= 0.01)
+    assert told["invite"] == exact == 73
+    assert plan["first"].startswith("ask 73 and not 50 (-c dropout=0.198): 100 % of the rounds")
+    assert plan["round"]["p50"] == 600.0
+    most = max(k for k in range(51) if 1 - _below(50, Fraction(4, 5), k) >= 0.99)
+    assert f"is enough for the {most} updates that come" in plan["deadline"]["line"]
+    assert plan["deadline"]["suggested"] < 10
+    enough = _plan(capsys, path, *PLAIN, "-c", "cohort=50", "-c", "dropout=0.198")
+    assert enough["settings"]["invited"] == 73
+    assert enough["first"].startswith("train less on one: ")
+
+
+def test_too_few_are_ever_online(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "fleet.toml"
+    hours = "online = { hours = 3, from = { uniform = [0, 24] } }\n"
+    path.write_text(MANY.replace("count = 200", "count = 40") + hours)
+    plan = _plan(capsys, path, *PLAIN, "-c", "cohort=30", "-c", "min-survivors=30")
+    assert plan["quorum"]["miss"] == 1.0
+    assert plan["total"] == {"p50": None, "p90": None, "p99": None}
+    assert plan["first"].startswith("enrol more, or lower min-survivors: 100 % of the rounds")
+    assert "too few devices are online all through the day" in "\n".join(plan["lines"])
+
+
+def test_a_site_without_which_there_is_no_quorum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _fleet(tmp_path, "", "[sites.north]\noutage = 0.02")
+    more = '[cohorts.two]\ncount = 3\nsite = "south"\nsamples = 1\nspeed = 0.1\nbandwidth = 1e6\n'
+    path.write_text(path.read_text() + more)
+    plan = _plan(capsys, path, *PLAIN, "-c", "min-survivors=5", "-c", "attempts=9")
+    assert plan["quorum"]["miss"] == pytest.approx(0.02, rel=1e-6)
+    line = next(line for line in plan["lines"] if line.startswith("site north"))
+    assert "77 % of those that are asked" in line
+    assert "the other 3 are fewer than the quorum of 5" in line

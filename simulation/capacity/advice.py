@@ -1,7 +1,7 @@
 """What to do about it: the deadline that would do, what closes the rounds, what to change first.
 
 deadline    the least before which the cohort is full as surely as is asked for; where it never
-            is, because too many are lost, the same for the quorum
+            is, because too many are lost, the same for as many as surely come
 first       what may end the run, before what rounds wait for in vain, before what makes some of
             them fail, before what makes them slow or dear
 """
@@ -41,7 +41,7 @@ _DEAR = 0.5
 _PARTS = {"down": "download of the model", "train": "training", "up": "upload"}
 _REMEDIES = {
     "down": "send {} a smaller model, or over a faster line",
-    "train": "train less on {}, or leave it out",
+    "train": "train less on {}",
     "up": "let {} send less, or over a faster line",
 }
 
@@ -54,37 +54,39 @@ class Deadline(NamedTuple):
     line: str
 
 
-def deadline(at: Stand, job: Job, certainty: float) -> Deadline:
+def deadline(at: Stand, job: Job, chances: Chances) -> Deadline:
     """Return the deadline that would do.
 
     Args:
         at: From where to look at the run.
         job: What is asked of the fleet.
-        certainty: How sure it is to be enough.
+        chances: The odds of a round.
     """
-    overhead = at.description.server.overhead
-    for wanted, what in ((job.cohort, "cohort"), (job.quorum, "quorum")):
+    overhead, certainty = at.description.server.overhead, chances.quorum.certainty
+    come = max(job.quorum, chances.comes)
+    for wanted, what in ((job.cohort, "whole cohort"), (come, f"{come:,} updates that come")):
         patient = replace(at.job, cohort=wanted, deadline=float(LEASE_S), attempts=1)
         found = at.look(job=patient, work=_WORK).seconds
         reached = found.share(_BY_ITSELF * LEASE_S)
         if reached < _MOSTLY:
             continue
-        suggested = _rounded(found.at(certainty * reached) - overhead)
+        needed = found.at(certainty * reached) - overhead
+        if needed <= 0.0:  # nobody is ever asked
+            break
+        suggested = _rounded(needed)
         line = (
             f"{seconds(job.deadline)} set; {seconds(suggested)} is enough for the {what} in "
             f"{share(certainty)} of the rounds"
         )
         if reached < certainty:
-            line += f" in which it comes at all, {share(reached)}"
+            line += f" in which so many come at all, {share(reached)}"
         return Deadline(job.deadline, suggested, line)
-    line = f"{seconds(job.deadline)} set; none is enough for the quorum in half of the rounds"
+    line = f"{seconds(job.deadline)} set; none is enough for {come:,} updates in half of the rounds"
     return Deadline(job.deadline, None, line)
 
 
 def _rounded(value: float) -> float:
     """Return a number of two digits, not below the value."""
-    if value <= 0.0:
-        return 1.0
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     return math.ceil(value / step - 1e-9) * step
 
@@ -176,7 +178,8 @@ def _missing(found: Found) -> str:
         return f"ask {_asking(job, quorum.invite)}: {why}"
     if quorum.remedy is not None and quorum.remedy.quorum:
         return f"lower min-survivors to {quorum.remedy.quorum}: {why}, and asking more is no help"
-    return f"ask in other hours, or enrol more: {why}, for too few are online"
+    most = max(hour.online for hour in found.expected.by_hour)
+    return f"enrol more, or lower min-survivors: {why}, for {most:,.0f} are online at the most"
 
 
 def _waiting(found: Found) -> str:
@@ -203,6 +206,8 @@ def _slow(found: Found) -> str:
     neck, said = found.bottleneck, found.bottleneck.line
     if neck.part in _REMEDIES:
         said = f"{_REMEDIES[neck.part].format(neck.cohort)}: {share(neck.share)} of the rounds wait"
+        if len(found.expected.clients) > 1:
+            said = said.replace(":", ", or leave it out:", 1)
     slower = next((effect for effect in found.effects if effect.total_p50 > 0), None)
     if slower is not None:
         said += f"; {slower.name} {slower.change} makes the run {change(slower.total_p50)} longer"

@@ -56,6 +56,12 @@ class Chances:
         return self.miss <= 1.0 - self.quorum.certainty
 
     @property
+    def comes(self) -> int:
+        """How many updates a round gets as surely as is asked for, if it waits for all."""
+        above = np.cumsum(self.losses.arrivals(self.quorum.asked).shares[::-1])[::-1]
+        return int(np.flatnonzero(above >= self.quorum.certainty - 1e-12)[-1])
+
+    @property
     def line(self) -> str:
         """Say how likely a round is below its quorum, and what independence would claim."""
         exact = self.quorum.miss

@@ -33,6 +33,7 @@ _LOOKED_AT = 4096
 """Devices of a cohort."""
 _DOMINATES = 0.5
 _FEW = 1e-3
+_DAY = 24
 
 
 def device_bytes(job: Job) -> int:
@@ -64,8 +65,8 @@ def checked(
         )
     hours = [hour.hour for hour in expected.by_hour if math.isnan(hour.p50)]
     if hours:
-        named = ", ".join(map(str, hours))
-        yield f"too few devices are online all through the hours {named} (their times are null)"
+        named = f"hours {', '.join(map(str, hours))}" if len(hours) < _DAY else "day"
+        yield f"too few devices are online all through the {named} (times are null)"
 
 
 def _devices(description: Description, job: Job) -> Iterator[str]:

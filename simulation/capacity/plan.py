@@ -67,7 +67,7 @@ def plan(question: Question, say: Callable[[float], None] = lambda _: None) -> d
     at = stand(description, job, expected, seed)
     odds = chances(at, job, expected, question.certainty)
     masks = secure(subject, odds.losses, question.certainty)
-    limit = advice.deadline(at, job, question.certainty)
+    limit = advice.deadline(at, job, odds)
     ground = Ground(
         at=at, rules=rules, online=float(odds.losses.size), scarce=scarce(job, expected)
     )

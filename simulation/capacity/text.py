@@ -62,8 +62,9 @@ def _row(name: str, text: str) -> str:
 
 def _what(plan: Mapping[str, Any]) -> Iterator[str]:
     settings, model, fleet = plan["settings"], plan["model"], plan["fleet"]
+    kinds = len(plan["clients"])
     yield (
-        f"{fleet['file']}: {fleet['clients']:,} devices of {len(plan['clients'])} kinds; "
+        f"{fleet['file']}: {fleet['clients']:,} devices of {kinds} kind{'s' * (kinds > 1)}; "
         f"{settings['rounds']:,} rounds of {settings['cohort']:,} updates, "
         f"{settings['invited']:,} asked for them"
     )
