@@ -32,7 +32,7 @@ _BOUNDS = {"low": INNER, "high": 1 - INNER, "low3": OUTER, "high3": 1 - OUTER}
 
 def expectation(at: Stand, expected: Expected) -> dict[str, Any]:
     """Return `expect` of a plan's file."""
-    description, hours = at.description, np.array(at.hours())
+    description, hours = at.description, np.array(at.by_hour())
     updates = max(1, round(float(hours.sum(axis=1).mean())))
     shares = hours / np.maximum(hours.sum(axis=1, keepdims=True), 1e-300)
     participation = {}

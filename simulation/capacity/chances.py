@@ -3,7 +3,8 @@
 A device that is asked delivers with probability finishes (1 - dropout), given the hour of its site
 (losses.py). `finishes` is the share of those asked that neither break off nor go away, times the
 share of the rest that is done before the deadline, by cohort: as rounds show that wait for all they
-have asked. Devices that may be asked are as many as are online in a middling hour.
+have asked. Devices that may be asked are as many as are online in a middling hour, of those in
+which there is a quorum.
 
 Where enough are online at every hour, the odds are exact given these shares; else they are those of
 the drawn rounds, which know the hours.
@@ -105,7 +106,8 @@ def chances(at: Stand, job: Job, expected: Expected, certainty: float) -> Chance
         expected: What its rounds are like.
         certainty: Wanted of the number to ask.
     """
-    online = float(np.median([hour.online for hour in expected.by_hour]))
+    hours = [hour.online for hour in expected.by_hour if hour.online >= job.quorum]
+    online = float(np.median(hours)) if hours else 0.0
     sites = at.description.sites
     found = groups(at.description, at.look(job=waits(at.job), work=_WORK), online)
     odds = [
