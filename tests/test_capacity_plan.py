@@ -239,15 +239,16 @@ def test_the_models_own_app_is_asked(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    hospitals = (EXAMPLES / "hospitals.toml", "--parameters", 25_000_000)
-    assert main(["plan", *map(str, hospitals), "-c", "deadline=3600", "-c", "attempts=3"]) == 0
+    hospitals = [str(EXAMPLES / "hospitals.toml"), "--parameters", "25000000"]
+    hospitals += ["-c", "deadline=3600", "-c", "attempts=3", "--rounds", "5"]
+    assert main(["plan", *hospitals]) == 0
     out = capsys.readouterr().out
     for word in ("first", "round", "quorum", "ask", "deadline", "masks", "memory", "cost"):
         assert f"\n{word} " in out
     assert len(out.splitlines()) < 50
-    phones = (EXAMPLES / "phones.toml", "--clients", 2000, "--parameters", 60_000)
-    plan = _plan(capsys, *phones, "--secure", "off", "-c", "cohort=100", "-c", "dropout=0.1")
-    assert plan["fleet"]["clients"] == 2000
+    phones = (EXAMPLES / "phones.toml", "--clients", 600, "--parameters", 60_000, "--rounds", 3)
+    plan = _plan(capsys, *phones, "--secure", "off", "-c", "cohort=30", "-c", "dropout=0.1")
+    assert plan["fleet"]["clients"] == 600
     assert {row["cohort"] for row in plan["clients"]} == {"wifi", "mobile"}
 
 
@@ -298,7 +299,7 @@ def test_too_few_are_ever_online(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = tmp_path / "fleet.toml"
     hours = "online = { hours = 3, from = { uniform = [0, 24] } }\n"
     path.write_text(MANY.replace("count = 200", "count = 40") + hours)
-    plan = _plan(capsys, path, *PLAIN, "-c", "cohort=30", "-c", "min-survivors=30")
+    plan = _plan(capsys, path, *PLAIN, "-c", "cohort=30", "-c", "min-survivors=30", "--rounds", 1)
     assert plan["quorum"]["miss"] == 1.0
     assert plan["total"] == {"p50": None, "p90": None, "p99": None}
     assert plan["first"].startswith("enrol more, or lower min-survivors: 100 % of the rounds")

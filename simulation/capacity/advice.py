@@ -64,16 +64,14 @@ def deadline(at: Stand, job: Job, chances: Chances) -> Deadline:
     """
     overhead, certainty = at.description.server.overhead, chances.quorum.certainty
     come = max(job.quorum, chances.comes)
-    for wanted, what in ((job.cohort, "whole cohort"), (come, f"{come:,} updates that come")):
+    kinds = ((job.cohort, "whole cohort"), (come, f"{come:,} updates that come"))
+    for wanted, what in kinds if at.ever else ():
         patient = replace(at.job, cohort=wanted, deadline=float(LEASE_S), attempts=1)
         found = at.look(job=patient, work=_WORK).seconds
         reached = found.share(_BY_ITSELF * LEASE_S)
         if reached < _MOSTLY:
             continue
-        needed = found.at(certainty * reached) - overhead
-        if needed <= 0.0:  # nobody is ever asked
-            break
-        suggested = _rounded(needed)
+        suggested = _rounded(found.at(certainty * reached) - overhead)
         line = (
             f"{seconds(job.deadline)} set; {seconds(suggested)} is enough for the {what} in "
             f"{share(certainty)} of the rounds"
@@ -87,6 +85,8 @@ def deadline(at: Stand, job: Job, chances: Chances) -> Deadline:
 
 def _rounded(value: float) -> float:
     """Return a number of two digits, not below the value."""
+    if value <= 0.0:  # a server whose own part varies more than rounds last
+        return 1.0
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     return math.ceil(value / step - 1e-9) * step
 

@@ -77,6 +77,8 @@ class Stand:
     span: float
     """Seconds within these hours over which the tries are due, one day after another."""
     seed: int
+    ever: bool = True
+    """Whether there is such an hour."""
     many: float = 1.0
     """Times as many clients as the part has: above 1 none of them is followed by itself."""
 
@@ -151,6 +153,7 @@ def stand(description: Description, job: Job, expected: Expected, seed: int) -> 
         hours=tuple(there) or tuple(range(_HOURS)),
         span=span,
         seed=seed,
+        ever=bool(there),
     )
     seen = list(there.values())[: math.ceil(span / HOUR)]
     online = min(seen, default=float(job.clients)) / job.clients

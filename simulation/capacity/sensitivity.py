@@ -69,7 +69,10 @@ class Ground:
             costs: The plan's own.
             say: Told which share is done.
         """
-        found, before = [*_of_prices(costs)], self._look(self.at.description, self.at.job)
+        found = [*_of_prices(costs)]
+        if not self.at.ever:
+            return found
+        before = self._look(self.at.description, self.at.job)
         listed = list(variants(self.at.description, self.at.job, scarce=self.scarce))
         for place, variant in enumerate(listed):
             after = self._look(variant.description, variant.job)
