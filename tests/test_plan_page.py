@@ -37,6 +37,7 @@ def test_the_example_as_a_page() -> None:
     assert "half of the rounds within 1 min; 9 of 10 within 1.29 min" in said
     assert "The hour at which a round begins makes no difference." in said
     assert "As planned it has fewer in 0.1 % of the rounds" in said
+    assert said.index("the run's time") < said.index("a round's time (p90)")
     assert "1.44 MB of the 16 GB that it has: it fits." in said
     assert "1.2 USD" in said
     assert "What measured rounds changed" not in text

@@ -69,7 +69,7 @@ def _secure(told: Mapping[str, Any]) -> list[tuple[str, object]]:
     floor = f"{told['n']} members, {told['d']} of which may be lost, quorum {told['q']}"
     return [
         ("secure aggregation", f"{floor}; {shares_}"),
-        ("a round is void by lost neighbours", _share(told["void"])),
+        ("a round is void, for too many are lost", _share(told["void"])),
     ]
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     Plan = Mapping[str, Any]
 
 EFFECTS = {
-    "round_p90": "a round's time (p90)",
     "total_p50": "the run's time",
+    "round_p90": "a round's time (p90)",
     "miss": "rounds without quorum",
     "money": "money",
 }

@@ -28,6 +28,8 @@ _FAR, _TAIL = 2.0, 1.5
 else would be seen."""
 _APART = 0.5
 _CLOCK = Scale(0.0, 24.0, tuple(float(hour) for hour in range(0, 25, 3)))
+_SAME = 0.02
+"""Share of a value by which another one looks the same."""
 _RARE = 1e-4
 """Rounds without quorum that no picture would show."""
 
@@ -137,8 +139,7 @@ def hours(plan: Plan) -> Markup | None:
     if not told:
         return None
     title = "By the hour of the day"
-    names = ("p50", "p90", "miss", "online")
-    if all(hour[name] == told[0][name] for hour in told for name in names):
+    if all(_alike([hour[name] for hour in told]) for name in ("p50", "p90", "miss", "online")):
         return section(title, about("The hour at which a round begins makes no difference."))
     rows = [
         (
@@ -156,6 +157,14 @@ def hours(plan: Plan) -> Markup | None:
         _misses(told),
         table("hours", heads, rows),
     )
+
+
+def _alike(values: Sequence[float | None]) -> bool:
+    """Whether no picture would show that values differ."""
+    found = [value for value in values if value is not None]
+    if len(found) < len(values):
+        return not found
+    return max(found) - min(found) <= max(_SAME * max(found), _RARE)
 
 
 def _when(told: Sequence[Mapping[str, Any]]) -> str:
