@@ -7,17 +7,17 @@ would send it. Any other must be one of run_config.py and reaches the ServerApp 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .consistency import check_clients
-from .run_config import run_settings, tables
+from .run_config import absolute, run_settings, tables
 from .run_rule import chosen
 from ..protocol.errors import SettingsError
 from ..strategies.app import read_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from .run_config import Value
     from .settings import RunSettings
@@ -58,6 +58,7 @@ def plan_app(
         SettingsError: The app or a setting is wrong, or contradicts another.
     """
     declared, own = read_tables(app)
+    given = with_plan(app, given, declared, own)
     if "clients" in given:
         raise SettingsError("run-config", "--clients for the number of clients", "clients")
     more: dict[str, Value] = {} if clients is None else {"clients": clients}
@@ -71,6 +72,23 @@ def plan_app(
         app=app, clients=wanted, secure=secure, config=config,
         settings={**rest, "clients": wanted},
     )  # fmt: skip
+
+
+def with_plan(
+    app: Path,
+    given: Mapping[str, Value],
+    declared: Mapping[str, Value],
+    own: Mapping[str, Value],
+) -> dict[str, Value]:
+    """Return what is asked, with the plan's file where its ServerApp will find it.
+
+    A file that the caller names lies in the working directory, one that the app names in its own.
+    """
+    asked = dict(given)
+    absolute(asked, Path.cwd(), "plan")
+    said: dict[str, Value] = {key: v for key, v in {**declared, **own}.items() if key == "plan"}
+    absolute(said, app.absolute(), "plan")
+    return {**said, **asked}
 
 
 def split(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .deadlines import TRAINING, UPLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from .watch_terms import Group, Seen
 
@@ -34,13 +34,14 @@ class Past:
         self._parts: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=KEPT))
         self._groups: dict[tuple[str, str], deque[Group]] = defaultdict(lambda: deque(maxlen=KEPT))
 
-    def learn(self, seen: Seen) -> None:
-        """Take a round that is over."""
+    def learn(self, seen: Seen, without: Collection[str]) -> None:
+        """Take a round that is over, but the sites that stayed away in it."""
         for name, seconds in seen.parts.items():
             self._parts[name].append(seconds)
         for kind, groups in _kinds(seen):
             for name, group in groups.items():
-                self._groups[kind, name].append(group)
+                if kind != "site" or name not in without:
+                    self._groups[kind, name].append(group)
 
     def share(self, kind: str, name: str) -> float | None:
         """Return which share of a group's asked were used; None where there is no past."""
@@ -57,7 +58,9 @@ class Past:
         }
         if grown and grown[part := max(grown, key=grown.__getitem__)] > 0:
             now, before = seen.parts[part], median(self._parts[part])
-            return f"{_WORDS.get(part, part)} took {now:.3g} s, before {before:.3g} s"
+            phase, at, where = part.partition(" at ")
+            said = f"{_WORDS.get(phase, phase)}{at}{where}"
+            return f"{said} took {now:.3g} s, before {before:.3g} s"
         return self.of_groups(seen) or "no part of the round stands out"
 
     def of_groups(self, seen: Seen) -> str:

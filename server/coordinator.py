@@ -19,10 +19,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import client_times, outcome
+from . import outcome
 from .attempt import Attempt
+from .books import Books
 from .embedded import Embedded
 from .firewall import Firewall
+from .gate import NEW, Gate
 from .history import History
 from .invitation import start_of
 from .keeping import Keeping
@@ -81,11 +83,12 @@ class Coordinator:
         self.bytes_up = self.bytes_down = 0
         self._around = around
         self._planner = Planner(settings, around, self.manifest, metrics, past)
+        self._books = Books(around, self._planner.deadlines)
         cap = settings.params.weight_cap
         firewall = Firewall(self.manifest, max_norm=settings.max_norm, weight_cap=cap)
         self._core = around.core or Embedded(around.world, firewall)
         self._roll = Roll(around.verifier)
-        self._tries, self._held = 0, False
+        self._tries, self._gate = 0, Gate(around, self.note)
         self._keeping = Keeping(around.directory, past.best, around.tests)
         self._past: deque[bytes] = deque(maxlen=_REMEMBERED)
         self._phase = "evaluate" if past.evaluated else "train"
@@ -182,13 +185,19 @@ class Coordinator:
         if self._attempt is not None:
             self._attempt.tick(now)
             self._conclude(now)
-        elif self._held and self._around.ready(self.round, self._roll, now):
-            self._held = False
-            self._invite(now)
+        elif self._gate.holds:
+            try:
+                before = self._gate.opens(self.round, self._roll, now)
+            except RoundFailed as error:
+                self._give_up(str(error), RoundFailed)
+            else:
+                if before:
+                    self._invite(now, before)
 
     def tested(self, number: int, metrics: Mapping[str, float]) -> None:
         """Take what the server's own test found of a round's model, after the round."""
         self._keeping.tested(number, metrics)
+        self._books.tested(number, metrics)
 
     def wants(self, node: str) -> int | None:
         """Return the offset from which the node's vector is wanted; None for not now."""
@@ -205,7 +214,7 @@ class Coordinator:
         """Go to the next training round, the evaluation of the last model, or the end."""
         self._tries = 0
         if self._advance():
-            self._held = True
+            self._gate.hold()
             self.tick(now)
         else:
             self._finish()
@@ -225,7 +234,7 @@ class Coordinator:
     def _place(self) -> Place:
         return Place(self.round, self._phase, self.digest)
 
-    def _invite(self, now: float, before: str = "aborted") -> None:
+    def _invite(self, now: float, before: str = NEW) -> None:
         """Open an attempt: choose a cohort and send it the terms; `before` says what failed."""
         self._tries += 1
         try:
@@ -336,7 +345,8 @@ class Coordinator:
         self._leave_behind(attempt)
         said = f"{attempt.phase}: {attempt.cause}"
         if self._tries < self.settings.attempts:
-            self._invite(now, said)
+            self._gate.hold(said)
+            self.tick(now)
         else:
             self._give_up(said, VoidRound if void else TooFewMembers)
 
@@ -352,12 +362,7 @@ class Coordinator:
         traffic = count() if count is not None else (self.bytes_up, self.bytes_down)
         record = outcome.entry(attempt, result, metrics, self.digest, traffic)
         self.bytes_up = self.bytes_down = 0
-        beside = client_times.event(attempt, self._around.wall())
-        self._around.directory.ledger.commit_round(record, beside)
-        self._planner.deadlines.record(record)
-        self._around.observe(record)
-        if self._around.open_rounds is not None:
-            self._around.open_rounds.drop()
+        self._books.record(attempt, record, self._roll)
 
     def _finish(self) -> None:
         self.done = True
@@ -389,7 +394,4 @@ class Coordinator:
     def note(self, kind: str, node: str, code: str) -> None:
         """Record an event; `node` may be empty."""
         attempt = self._attempt.plan.terms.attempt if self._attempt is not None else 0
-        at = self._around.wall().isoformat(timespec="milliseconds")
-        self._planner.deadlines.event(kind, node, code)
-        ledger = self._around.directory.ledger
-        ledger.event(kind, round=self.round, attempt=attempt, node=node, code=code, at=at)
+        self._books.note((self.round, attempt), kind, node, code)

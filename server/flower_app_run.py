@@ -124,6 +124,8 @@ class AppRun:
                 self._say(run_lines.describe(record, rounds, tests=tests))
             for record in feed.tested:
                 self._say(run_lines.tested(record, rounds))
+        for line in feed.said:
+            self._say(line)
         for number, why in feed.untested:
             self._say(run_lines.untested(number, why))
         for number, phase, nodes in feed.waiting:

@@ -24,6 +24,7 @@ from .history import take_over
 from .open_round import OpenRounds
 from .rejoin import Rejoin
 from .surroundings import Surroundings
+from .watching import Watching
 from ..protocol.errors import RoundFailed, SettingsError, StateError, TooFewMembers
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Sittings:
             check_model(found[0].arrays, model)
             model, history = found[0].arrays, found[1]
             self._evaluation.resume(found[0].number, found[0].digest, history.records)
-        around = self._around(core)
+        around = self._around(core, history)
         coordinator = Coordinator(self.settings, model, self._learned.metrics, around, history)
         try:
             failure = self._drive(coordinator, core, again=history is not None)
@@ -156,7 +157,7 @@ class Sittings:
     def _let_go(self, node: str) -> None:
         self._invitations.core.goodbye(node)
 
-    def _around(self, core: CoreClient) -> Surroundings:
+    def _around(self, core: CoreClient, history: History | None) -> Surroundings:
         rounds = self._directory.path / "rounds"
         return Surroundings(
             verifier=core.verifier,
@@ -167,6 +168,7 @@ class Sittings:
             wall=_now,
             tests=self._evaluation,
             ready=self._ready,
+            watch=Watching.of(self.settings, self._directory, history, wall=_now, say=_log.info),
             core=core,
             traffic=core.traffic,
             open_rounds=OpenRounds(rounds, self._disk.later),

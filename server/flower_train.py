@@ -39,6 +39,7 @@ from .registry import Registry
 from .run_config import Value, new_run_id, run_settings, tables
 from .run_directory import RunDirectory
 from .run_place import place
+from .run_plan import RunPlan
 from .run_rule import chosen
 from .settings import COMPUTED_BY, FLOWER_RUN, OF_FEDERATION
 from .write_behind import WriteBehind
@@ -134,7 +135,9 @@ def train(
     rule = chosen(table, said, rule_for(strategy))
     if without_use := unused(strategy):
         _log.warning(UNUSED, ", ".join(without_use))
-    settings = run_settings(table, rest, run=run, secure=secure, rule=rule)
+    settings = run_settings(table, rest, run=run, secure=secure, rule=rule, plan=_kept_plan(run))
+    if settings.plan is not None:
+        settings.plan.check_model(Manifest.of(learned.model))
     clients = int(table["clients"])
     check_clients(settings, clients)
     return _run(grid, settings, learned, clients)
@@ -176,6 +179,15 @@ def _run(grid: Grid, settings: RunSettings, learned: Learned, clients: int) -> R
         records = directory.ledger.rounds()
         model = {name: array.copy() for name, array in coordinator.model.items()}
         return Result(run=settings.run, model=model, records=records, path=directory.path)
+
+
+def _kept_plan(run: str) -> RunPlan | None:
+    """Return the plan of a run that is resumed, as its record keeps it."""
+    home = umbel_home()
+    if os.environ.get(RESUME) != "1" or is_blank(place(home, run) / "ledger.sqlite"):
+        return None
+    with RunDirectory.open(home, run) as directory:
+        return RunPlan.kept_by(directory.ledger.run())
 
 
 def _check_room(federation: Path, settings: RunSettings, learned: Learned, clients: int) -> None:

@@ -10,7 +10,7 @@ finished, the newest of them whole, and a rest that `resume` drops and a seeded 
 |---|---|
 | everything that writes | at once; moments are copied, a model stays as it is |
 | `flush` | at once: a step may follow, nothing that was handed over is written over by it |
-| `latest`, `state`, leaving the block | when everything is durable |
+| `settle`, `latest`, `state`, leaving the block | when everything is durable |
 
 After a write that failed nothing is written any more, and whatever is called next raises its error.
 """
@@ -108,9 +108,9 @@ class GroupCommit:
         if n == 0:  # it has no entry that would finish it
             self._finish()
 
-    def commit_round(self, record: RoundRecord, beside: Event | None = None) -> None:
+    def commit_round(self, record: RoundRecord, *beside: Event) -> None:
         """Take an outcome as `Ledger.commit_round`; with it the round is whole."""
-        self._open.rows.append(lambda: self._directory.ledger.commit_round(record, beside))
+        self._open.rows.append(lambda: self._directory.ledger.commit_round(record, *beside))
         self._finish()
 
     def event(self, kind: str, **fields: Any) -> None:
@@ -121,6 +121,11 @@ class GroupCommit:
         """Keep these rounds beside the newest, as `RunDirectory.prune`."""
         self._open.stay = (best, held)
         self._finish()
+
+    def settle(self) -> None:
+        """Return when everything that was handed over is durable, events after a round too."""
+        self._finish()
+        self._settle()
 
     def latest(self) -> int | None:
         """Return what `RunDirectory.latest` says after all that was written."""

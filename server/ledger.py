@@ -175,10 +175,10 @@ class Ledger:
         with self._watched():
             self._append("event", row)
 
-    def commit_round(self, record: RoundRecord, beside: Event | None = None) -> None:
+    def commit_round(self, record: RoundRecord, *beside: Event) -> None:
         """Append the outcome of an attempt; only when this returns is the round finished.
 
-        `beside` is an event of it that names no node: both are written, or neither is.
+        `beside` are events of it that name no node: all is written, or nothing.
 
         Raises:
             SettingsError: The outcome is none of `OUTCOMES`.
@@ -191,8 +191,8 @@ class Ledger:
         row = {k: v if isinstance(v, str | int) else dump(v) for k, v in values.items()}
         with self.together():
             self._append("round", row)
-            if beside is not None:
-                self.event(**asdict(beside))
+            for event in beside:
+                self.event(**asdict(event))
 
     @contextmanager
     def together(self) -> Iterator[None]:

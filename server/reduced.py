@@ -26,6 +26,7 @@ from .coordinator import Coordinator
 from .core.world import World
 from .embedded import Embedded
 from .firewall import Firewall
+from .gate import NEW
 from .outcome import NOTHING, Beside, refused
 from .stepping import Mean, Stepped
 from ..protocol.codec import Codec
@@ -220,7 +221,7 @@ class ReducedCoordinator(Coordinator):
         """How often the open round was tried before, by this process."""
         return self._tries - 1
 
-    def _invite(self, now: float, before: str = "aborted") -> None:
+    def _invite(self, now: float, before: str = NEW) -> None:
         """Open an attempt; `before` says what failed."""
         self._tries += 1
         plan = self._planner.plan(self._place, self._tries - 1, self._roll, self.note)

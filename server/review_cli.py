@@ -61,7 +61,7 @@ def review(
                 )  # fmt: skip
         found = reviews.items(directory.ledger)
     if form is Format.JSON:
-        waits = any(item.waits for item in found)
+        waits = bool(reviews.waiting(found))
         rows = [reviews.as_json(item) for item in found]
         typer.echo(json.dumps({"run": run, "waits": waits, "items": rows}))
     elif number is not None:
@@ -73,11 +73,9 @@ def review(
 def _text(run: str, found: tuple[reviews.Item, ...]) -> str:
     if not found:
         return f"{run} raised no item for review"
-    waiting = [item for item in found if item.waits]
     lines = _lines(run, list(found))
-    if waiting:
-        move = f'umbel runs review {run} --approve {waiting[0].number} --why "…", or --reject'
-        lines.append(f"{run} waits for a decision: {move}")
+    if waits := reviews.waiting(found):
+        lines.append(reviews.move(run, waits))
     return "\n".join(lines)
 
 
@@ -85,7 +83,7 @@ def _lines(run: str, found: list[reviews.Item]) -> list[str]:
     """Return a line for each item, and one for what was decided about it."""
     lines = []
     for item in found:
-        state = f"{item.state}, {run} waits" if item.waits else item.state
+        state = f"{item.state}, it pauses the run" if item.waits else item.state
         lines.append(f"{reviews.said(item)} ({state})")
         if (made := item.decision) is not None:
             always = ", for the rest of the run" if made.always else ""

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 from ..protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from .ledger import Event, Ledger
 
 REVIEW, DECISION = "review", "decision"
 PAUSED, WENT_ON = "paused", "went on"
+KINDS = frozenset({REVIEW, DECISION, PAUSED, WENT_ON})
 APPROVE, REJECT = "approve", "reject"
 OPEN, APPROVED, REJECTED = "open", "approved", "rejected"
 MOST_WHY, MOST_BY = 500, 100
@@ -176,6 +177,59 @@ def as_json(item: Item) -> dict[str, Any]:
         "cause": item.cause, "pauses": item.pauses, "at": item.at, "state": item.state,
         "hash": item.hash, "decision": made,
     }  # fmt: skip
+
+
+def waiting(found: Iterable[Item]) -> list[Item]:
+    """Return the items for whose decision the run waits: not of signals accepted for the rest."""
+    every = list(found)
+    accepted = accepted_of(every)
+    return [item for item in every if item.waits and item.signal not in accepted]
+
+
+def accepted_of(found: Iterable[Item]) -> set[str]:
+    """Return the signals that somebody accepted for the rest of the run."""
+    made = [(item.signal, item.decision) for item in found]
+    return {signal for signal, one in made if one is not None and one.always and one.approved}
+
+
+def ended(found: Iterable[Item]) -> str:
+    """Return by which decision the run ends; empty for none."""
+    for item in found:
+        made = item.decision
+        if made is not None and not made.approved:
+            return f"{made.by} rejected {said(item)}; the reason: {made.why}"
+    return ""
+
+
+def move(run: str, waits: Sequence[Item]) -> str:
+    """Return what a run says that waits, with the command by which somebody decides."""
+    first = waits[0].number
+    return (
+        f"{run} waits for a decision about {numbers(waits)}: umbel runs review {run} "
+        f'--approve {first} --why "…", or --reject {first}'
+    )
+
+
+def told(events: Iterable[Event], found: Sequence[Item], run: str) -> list[str]:
+    """Return a line for each event of these kinds, for whoever follows a run."""
+    known, lines = {item.number: item for item in found}, list[str]()
+    for event in events:
+        if event.kind == PAUSED and (waits := waiting(found)):
+            lines.append(f"paused before round {event.round}: {move(run, waits)}")
+        elif event.kind == WENT_ON:
+            lines.append(f"{event.code}: decided; the run does not wait any more")
+        elif event.kind in {REVIEW, DECISION}:
+            item = known.get(int(event.detail["number"]))
+            if item is not None and event.kind == REVIEW:
+                lines.append(said(item))
+            elif item is not None and (made := item.decision) is not None:
+                lines.append(f"item {item.number}: {made.by} {item.state} it: {made.why}")
+    return lines
+
+
+def numbers(found: Sequence[Item]) -> str:
+    """Return the numbers of items as words."""
+    return f"item{'s' * (len(found) > 1)} {', '.join(str(item.number) for item in found)}"
 
 
 def said(item: Item) -> str:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import secrets
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import run_rule
+from .run_plan import RunPlan
 from .settings import RunSettings
 from ..protocol.errors import SettingsError
 from ..protocol.plan import Params
@@ -60,13 +62,16 @@ KEYS: dict[str, Value] = {
     "evaluators": 0,
     counted.HISTOGRAM: 0,
     counted.CLIPPED: False,
+    "plan": "",
+    "pause-on": "",
 }
 """Settings of a run with their defaults.
 
 `cohort` 0 means every client, `dropout` 0 what earlier rounds showed, `trip` 0 parts of `deadline`
 (deadlines.py), `evaluators` 0 as many processes as are worth it (evaluators.py). The two floors are
 the simulator's and `umbel up`'s, 3; a device's own defaults are 5 and 4. The server step's keys are
-those of run_rule.py.
+those of run_rule.py. `plan` is a file of `umbel plan`, `pause-on` signals with commas between
+(docs/planning.md).
 """
 
 TRAINING = ("lr", "local-epochs", "batch-size", "proximal-mu")
@@ -119,12 +124,20 @@ def tables(
 
 
 def run_settings(
-    table: Mapping[str, Value], config: Mapping[str, Value], *, run: str, secure: bool, rule: Rule
+    table: Mapping[str, Value],
+    config: Mapping[str, Value],
+    *,
+    run: str,
+    secure: bool,
+    rule: Rule,
+    plan: RunPlan | None = None,
 ) -> RunSettings:
     """Return the settings of a run from the two tables and its server step.
 
+    `plan` is what a run that goes on keeps of its own; else the file that the table names is read.
+
     Raises:
-        SettingsError: A value lies outside its range.
+        SettingsError: A value lies outside its range, or the plan is another run's.
     """
     if int(table["evaluators"]) < 0:
         raise SettingsError("evaluators", "0 or more", table["evaluators"])
@@ -136,7 +149,9 @@ def run_settings(
         min_members=int(table["min-members"]),
         min_survivors=int(table["min-survivors"]),
     )
-    return RunSettings(
+    if plan is None and table["plan"]:
+        plan = RunPlan.read(Path(str(table["plan"])))
+    made = RunSettings(
         run=run,
         rounds=int(table["rounds"]),
         scheme="A" if secure else "plain",
@@ -150,7 +165,25 @@ def run_settings(
         rejoin=float(table["rejoin"]),
         attempts=int(table["attempts"]),
         rule=rule,
+        plan=plan,
+        pause_on=_signals(str(table["pause-on"])),
     )
+    if plan is not None:
+        plan.check(made, int(table["clients"]))
+    return made
+
+
+def absolute(settings: dict[str, Value], folder: Path, *keys: str) -> None:
+    """Make the files that settings name independent of where a process runs."""
+    for key in keys:
+        if isinstance(file := settings.get(key), str) and file:
+            settings[key] = str(folder / file)
+
+
+def _signals(text: str) -> tuple[str, ...]:
+    """Return the signals that a text names, each once."""
+    names = (name.strip() for name in text.split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def new_run_id(name: str) -> str:

@@ -212,6 +212,9 @@ class RunDirectory:
     def flush(self) -> None:
         """Return: what was written is durable."""
 
+    def settle(self) -> None:
+        """Return: what was written is durable."""
+
     def state(self) -> StateFile | None:
         """Return where the moments of the newest committed round are; None if it has none."""
         newest = self.latest()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from . import reviews
 from .disk_space import SERVER_TEST
 from .evaluators import NO_DATA
 from .ledger import TESTED, UNTESTED, Ledger
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .ledger import RoundRecord, RunRecord
+    from .reviews import Item
 
 
 class RunFeed:
@@ -39,6 +41,9 @@ class RunFeed:
         """Earlier records that the last poll found to have a test of their models now."""
         self.untested: list[tuple[int, str]] = []
         """Rounds that it found to have none, and why."""
+        self.said: list[str] = []
+        """What it found to be said about items for review, and about decisions."""
+        self.items: tuple[Item, ...] = ()
         self._told = 0
         self._tried: set[int] = set()
         """Rounds whose models were tested, or cannot be; 0 where there is nothing to test with."""
@@ -102,7 +107,7 @@ class RunFeed:
         """
         if self._ledger is None and not self._find():
             return []
-        self.waiting, self.tested, self.untested = [], [], []
+        self.waiting, self.tested, self.untested, self.said = [], [], [], []
         ledger = self._ledger
         head = ledger.head()[0] if ledger is not None else 0
         if ledger is None or head == self._head:
@@ -125,6 +130,9 @@ class RunFeed:
                 self._tried.add(0 if event.code == NO_DATA else event.round)
                 if event.kind == UNTESTED:
                     self.untested.append((event.round, event.code))
+        if any(event.kind in reviews.KINDS for event in events):
+            self.items = reviews.items(ledger)
+            self.said = reviews.told(events, self.items, self.run.run if self.run else "")
         self.waiting = [(number, phase, nodes) for (number, _, phase), nodes in quiet.items()]
 
     def _find(self) -> bool:

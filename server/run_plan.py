@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from .ledger import RunRecord
+    from .settings import RunSettings
+    from ..protocol.manifest import Manifest
+
 FORMAT = "umbel-plan/1"
 MOST_BYTES = 16 << 20
 """Of a plan's file."""
@@ -33,6 +37,8 @@ KEYS = frozenset(
     )
 )
 """What a plan's file says; nothing else."""
+KEPT = "plan"
+"""Key of a run's record that has what it keeps of its plan."""
 _USED = (
     *("digest", "fleet", "model", "settings", "round", "quorum", "clients", "bytes", "expect"),
 )
@@ -108,7 +114,44 @@ class RunPlan:
         Raises:
             SettingsError: It is nothing that a run keeps.
         """
-        return cls._made(kept, _At(f"run {run}: plan"))
+        return cls._made(kept, _At(f"run {run}: {KEPT}"))
+
+    @classmethod
+    def kept_by(cls, record: RunRecord) -> RunPlan | None:
+        """Return the plan of a run; None where it has none."""
+        found = record.config.get(KEPT)
+        return None if found is None else cls.of_record(found, record.run)
+
+    def check(self, settings: RunSettings, clients: int) -> None:
+        """Compare with the settings of the run that it is for.
+
+        Raises:
+            SettingsError: It was made for another one.
+        """
+        secure = settings.scheme == "A"
+        cohort = settings.cohort or clients
+        for key, planned, now in (
+            ("secure", self.secure, secure),
+            ("clients", self.clients, clients),
+            ("cohort", self.cohort, cohort),
+        ):
+            if planned is not None and planned != now:
+                move = "plan the run as it is: umbel plan"
+                raise SettingsError(f"plan: {key}", f"that of the run, {now}", planned, move)
+
+    def check_model(self, manifest: Manifest) -> None:
+        """Compare with the run's model.
+
+        Raises:
+            SettingsError: The plan is about one of another size.
+        """
+        parameters = sum(entry.size for entry in manifest.entries)
+        if self.parameters not in {None, parameters}:
+            expected, move = (
+                f"those of the run's model, {parameters}",
+                "plan this model: umbel plan",
+            )
+            raise SettingsError("plan: parameters", expected, self.parameters, move)
 
     @classmethod
     def _made(cls, document: Any, at: _At) -> RunPlan:

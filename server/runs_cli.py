@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import run_check, signals_text
+from . import reviews, run_check, signals_text
 from .array_file import write_arrays
 from .client_times import KIND as CLIENTS
 from .outcome import as_json, tests_of
@@ -62,7 +62,14 @@ def show(run: Run, form: Form = Format.TEXT) -> None:
             "rounds": [as_json(record) for record in directory.ledger.rounds()],
             "events": [asdict(event) for event in directory.ledger.events()],
         }
-    typer.echo(json.dumps(about) if form is Format.JSON else _as_text(about))
+        found = reviews.items(directory.ledger)
+        about["items"] = [reviews.as_json(item) for item in found]
+        waits = reviews.waiting(found)
+    if form is Format.JSON:
+        typer.echo(json.dumps(about))
+    else:
+        more = [reviews.move(run, waits)] if waits else []
+        typer.echo("\n".join([_as_text(about), *more]))
 
 
 @app.command(epilog="Example: umbel runs export digits-1 --round 20 -o model.safetensors")
@@ -147,10 +154,13 @@ def _line(home: Path, run: str) -> dict[str, Any]:
     try:
         with RunDirectory.open(home, run) as directory:
             record, rounds = directory.ledger.run(), directory.ledger.rounds()
+            waits = reviews.waiting(reviews.items(directory.ledger))
             finished = sum(r.outcome == "finished" and r.phase == "train" for r in rounds)
     except StateError as error:
         return {"run": run, "created": "", "rounds": 0, "last": f"damaged: {error}"}
     last = rounds[-1].outcome if rounds else "not started"
+    if waits:
+        last = f"{last}; {reviews.numbers(waits)} to be decided"
     return {"run": run, "created": record.created, "rounds": finished, "last": last}
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .consistency import check
+from .run_plan import KEPT
+from .watch_terms import SIGNALS, WITHOUT_PLAN
 from ..protocol.codec import Codec
 from ..protocol.errors import SettingsError
 from ..protocol.plan import Params, read
@@ -15,11 +17,14 @@ from ..strategies.server_rules import FedAvg
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .run_plan import RunPlan
     from ..strategies.server_rules import Rule
 
 FLOWER_RUN, OF_FEDERATION, COMPUTED_BY = "flower-run", "federation", "versions"
 """Keys that a run's recorded configuration has beside its settings: Flower's id of the run, whose
 devices it asks, and what computed it. A simulated run has the last one only."""
+PAUSE_ON = "pause-on"
+"""Key of a run that waits for decisions: the signals that pause it."""
 SIMULATION = "simulation"
 """Key of a run whose clients were numbers: how it was simulated, and what resume needs. It has no
 evaluation of the last model as a round of its own."""
@@ -56,6 +61,10 @@ class RunSettings:
     """Largest L2 norm of one delta in a plain run; None for no bound."""
     rule: Rule = field(default_factory=FedAvg)
     """The server step, and how the mean is made."""
+    plan: RunPlan | None = None
+    """What the run is compared with while it goes on (watch.py)."""
+    pause_on: tuple[str, ...] = ()
+    """Signals that stop the run until a person decides."""
     final_evaluation: bool = True
     """Whether the last model is evaluated on the clients, in a round of its own."""
 
@@ -83,6 +92,16 @@ class RunSettings:
                 "cohort", f"at least min-members, {params.min_members}", self.cohort
             )
         check(self)
+        self._check_signals()
+
+    def _check_signals(self) -> None:
+        """Refuse to pause on what is no signal, or cannot be seen without a plan."""
+        for signal in self.pause_on:
+            if signal not in SIGNALS:
+                raise SettingsError("pause-on", f"signals among {', '.join(SIGNALS)}", signal)
+            if self.plan is None and signal not in WITHOUT_PLAN:
+                expected = f"signals that need no plan, {', '.join(WITHOUT_PLAN)}"
+                raise SettingsError("pause-on", expected, signal, "give the run its plan: --plan")
 
     @property
     def security(self) -> str:
@@ -91,6 +110,11 @@ class RunSettings:
 
     def described(self) -> dict[str, object]:
         """Return the settings as the ledger keeps them."""
+        watched: dict[str, object] = {}
+        if self.plan is not None:
+            watched[KEPT] = dict(self.plan.kept)
+        if self.pause_on:
+            watched[PAUSE_ON] = list(self.pause_on)
         return {
             "rounds": self.rounds,
             "scheme": self.scheme,
@@ -98,4 +122,5 @@ class RunSettings:
             "config": dict(self.config),
             "params": self.params.table(),
             "strategy": self.rule.described(),
+            **watched,
         }

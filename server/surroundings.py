@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .core.world import World
+from .watch_terms import Unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 class Entries(Protocol):
     """Takes what a ledger keeps (ledger.py)."""
 
-    def commit_round(self, record: RoundRecord, beside: Event | None = None, /) -> None:
-        """Append the outcome of an attempt, and an event with it."""
+    def commit_round(self, record: RoundRecord, /, *beside: Event) -> None:
+        """Append the outcome of an attempt, and events with it."""
 
     def event(
         self,
@@ -39,6 +40,7 @@ class Entries(Protocol):
         attempt: int,
         node: str,
         code: str,
+        detail: Mapping[str, float | str] | None = None,
         at: str,
     ) -> None:
         """Append an event."""
@@ -65,6 +67,9 @@ class Rounds(Protocol):
 
     def flush(self) -> None:
         """Return when a step may write over what was handed over: it is durable, or kept."""
+
+    def settle(self) -> None:
+        """Return when everything that was handed over is durable, and others can read it."""
 
     def state(self) -> StateFile | None:
         """Return where the moments of the newest committed round are; None if it has none."""
@@ -112,6 +117,8 @@ class Surroundings:
     """Called with every record after it is committed."""
     ready: Callable[[int, Mapping[str, Joined], float], bool] = lambda _round, _nodes, _now: True
     """Asked before a round starts, with its number, who is here and the time; it may wait."""
+    watch: Unwatched = field(default_factory=Unwatched)
+    """Compares rounds with what is expected, and knows what people decided (watching.py)."""
     world: AnyWorld = field(default_factory=World)
     """Where sums are formed, where the core is in this process."""
     traffic: Callable[[], tuple[int, int]] | None = None

@@ -82,6 +82,12 @@ RunConfig = Annotated[
     list[str] | None,
     typer.Option("-c", "--run-config", metavar="KEY=VALUE", help="Change a setting of the app."),
 ]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", metavar="FILE", help="Compare each round with this plan, made by `umbel plan`."
+    ),
+]
 Masks = Annotated[
     Secure, typer.Option(help="off: plain runs, if every device's own policy allows them.")
 ]
@@ -104,6 +110,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
     expires: Expires = "24h",
     clients: Clients = None,
     run_config: RunConfig = None,
+    plan_file: PlanFile = None,
     secure: Masks = Secure.ON,
     ranks: Ranks = 0,
     fresh: Fresh = False,
@@ -114,7 +121,8 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
 
     check_platform()
     check_ranks(ranks)
-    plan = _planned(directory, run_config or [], clients, secure=secure is Secure.ON)
+    said = [*(run_config or []), *([] if plan_file is None else [f"plan={plan_file}"])]
+    plan = _planned(directory, said, clients, secure=secure is Secure.ON)
     wanted = [(item, span(expires)) for item in token or ()]
     say = _Speaker(form)
     folder = _made(federation, name, names, say)

@@ -38,7 +38,7 @@ IN_A_ROW = 3
 NEAR, FAR = 0.05, 0.0005
 """Probability of one round outside, and far outside, on one side."""
 REFUSED = 0.001
-"""Probability that the firewall refuses an update, where no plan says it."""
+"""Probability that the firewall refuses an update, where no plan says more than 0."""
 RETRIES = 3
 _LOST = 0.001
 """A site loses at least so large a share: a plan that says 0 is no reason to wait for everybody."""
@@ -163,7 +163,7 @@ class Watch:
         if not judged:
             return []
         share, band = refused / judged, self._expected.rejections
-        if band is None:
+        if band is None or not band.high3:  # 0 is no reason to stop at the first one
             tail = binomial(judged, refused, REFUSED)
             high = max(k for k in range(judged + 1) if binomial(judged, k, REFUSED) >= NEAR)
             limit, above, far = high / judged, refused > 0 and tail < NEAR, tail < FAR
@@ -230,10 +230,10 @@ class Watch:
 
     def _learn(self, seen: Seen) -> None:
         """Make a round part of the past, without the sites of which too little came."""
-        self._past.learn(seen)
+        few = {about for (of, about), s in self._stretches.items() if of == "site" and s.side}
+        self._past.learn(seen, few)
         for name, group in seen.sites.items():
-            stretch = self._stretches.get(("site", name))
-            if stretch is None or not stretch.side:
+            if name not in few:
                 self._asked += group.asked
                 self._used += group.used
 

@@ -6,12 +6,14 @@ Pure data, for the rules (watch.py) and for whoever brings them a run's rounds (
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .ledger import RoundRecord
+    from .invitation import Joined
+    from .ledger import Event, RoundRecord
 
 SIGNALS = (
     *("duration", "participation", "site", "rejections"),
@@ -88,3 +90,48 @@ class Finding(NamedTuple):
     low: float
     high: float
     cause: str
+
+
+class Go(StrEnum):
+    """Whether the next attempt may begin."""
+
+    ON = "on"
+    WAIT = "wait"
+    END = "end"
+
+
+class Verdict(NamedTuple):
+    """Whether the next attempt may begin; for which items it waits, or who ended the run."""
+
+    go: Go
+    said: str = ""
+
+
+class Unwatched:
+    """The watch of a run that nobody watches; that of another one is in watching.py."""
+
+    def noted(self, kind: str, node: str, code: str) -> None:
+        """Take an event of the open attempt: kind, node, code."""
+
+    def closed(
+        self, record: RoundRecord, beside: Event | None, here: Mapping[str, Joined]
+    ) -> tuple[Event, ...]:
+        """Take an attempt that is over, and who is here; return the items that it raises."""
+        del record, beside, here
+        return ()
+
+    def tested(self, number: int, metrics: Mapping[str, float]) -> tuple[Event, ...]:
+        """Take the test of a round's model, after the round; return the items that it raises."""
+        del number, metrics
+        return ()
+
+    def verdict(self, now: float) -> Verdict:
+        """Return whether the next attempt may begin."""
+        del now
+        return _ON
+
+    def paused(self, number: int) -> None:
+        """Say that the run waits before a round."""
+
+
+_ON = Verdict(Go.ON)

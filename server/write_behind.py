@@ -9,7 +9,7 @@ that `resume` drops.
 |---|---|
 | `write_round` | when everything before it is done |
 | `prune`, `later`; `commit_round` and `event` of `ledger` | at once |
-| `flush`, `latest`, `state` | when everything is done |
+| `flush`, `settle`, `latest`, `state` | when everything is done |
 
 After a write that failed nothing is written any more, and whatever is called next raises its error.
 """
@@ -67,9 +67,9 @@ class WriteBehind:
         self.flush()
         self.later(self._directory.write_round, n, arrays, manifest, digest, extra, moments)
 
-    def commit_round(self, record: RoundRecord, beside: Event | None = None) -> None:
+    def commit_round(self, record: RoundRecord, *beside: Event) -> None:
         """Append an outcome as `Ledger.commit_round`."""
-        self.later(self._directory.ledger.commit_round, record, beside)
+        self.later(self._directory.ledger.commit_round, record, *beside)
 
     def event(self, kind: str, **fields: Any) -> None:
         """Append an event as `Ledger.event`."""
@@ -78,6 +78,10 @@ class WriteBehind:
     def prune(self, best: int | None, *held: int) -> None:
         """Remove what is not kept as `RunDirectory.prune`."""
         self.later(self._directory.prune, best, *held)
+
+    def settle(self) -> None:
+        """Return when everything is done."""
+        self.flush()
 
     def latest(self) -> int | None:
         """Return what `RunDirectory.latest` says after all that was written."""

@@ -24,7 +24,7 @@ from ..strategies.app import is_plain_flower
 from ..strategies.robust_rules import kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from .federation import Result
     from .run import Plan
@@ -78,6 +78,12 @@ Workers = Annotated[
 Fleet = Annotated[
     Path | None, typer.Option(metavar="FILE", help="What devices there are: a fleet.toml.")
 ]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", metavar="FILE", help="Compare each round with this plan, made by `umbel plan`."
+    ),
+]
 HandOver = Annotated[
     Way | None,
     typer.Option("--hand-over", help="What reaches the coordinator; auto is what the run needs."),
@@ -130,6 +136,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
     tier: TierName = None,
     workers: Workers = None,
     fleet: Fleet = None,
+    plan_file: PlanFile = None,
     way: HandOver = None,
     drop_at: DropAt = None,
     run_config: RunConfig = None,
@@ -150,11 +157,9 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         seed=seed,
         secure=secure is Secure.ON,
         drops=drop_at or (),
-        settings={
-            **from_environment(os.environ),
-            **dict(pair(text) for text in run_config or ()),
-            **_given({"tier": tier, "workers": workers, "hand-over": way, "fleet": fleet}),
-        },
+        settings=_settings(
+            run_config or (), tier=tier, workers=workers, hand_over=way, fleet=fleet, plan=plan_file
+        ),
         policy=Policy.load(policy) if policy else None,
         in_process=in_process,
         run=run_id,
@@ -186,10 +191,14 @@ def show(planned: Plan, form: Format) -> None:
         raise result.failure
 
 
-def _given(flags: Mapping[str, int | StrEnum | Path | None]) -> dict[str, Value]:
-    """Return the flags that were given, as settings say them."""
-    said = {key: value for key, value in flags.items() if value is not None}
-    return {key: value if isinstance(value, int) else str(value) for key, value in said.items()}
+def _settings(pairs: Sequence[str], **flags: int | StrEnum | Path | None) -> dict[str, Value]:
+    """Return the settings of the environment, of `-c`, and of the flags that were given."""
+    said = {key.replace("_", "-"): value for key, value in flags.items() if value is not None}
+    return {
+        **from_environment(os.environ),
+        **dict(pair(text) for text in pairs),
+        **{key: value if isinstance(value, int) else str(value) for key, value in said.items()},
+    }
 
 
 def _watched(planned: Plan, form: Format) -> Result:

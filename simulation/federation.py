@@ -43,6 +43,7 @@ from ..server.ledger import RoundRecord
 from ..server.run_directory import RunDirectory
 from ..server.settings import COMPUTED_BY
 from ..server.surroundings import Surroundings
+from ..server.watching import Watching
 from ..strategies.task import Site
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def own_policy(settings: RunSettings) -> Policy:
 class Federation:
     """`clients` simulated devices and a server."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a part of one run
         self,
         trainer: Trainer | Sequence[Trainer] | Cohort,
         settings: RunSettings,
@@ -117,6 +118,7 @@ class Federation:
         policy: Policy | None = None,
         drops: Sequence[Drop] = (),
         observe: Callable[[RoundRecord], None] = lambda _record: None,
+        say: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """Make the CA, enrol the clients, create the run's directory, connect everything.
 
@@ -130,15 +132,15 @@ class Federation:
             policy: Of every client; None is the one that `own_policy` makes.
             drops: Losses to play.
             observe: Called with every record.
+            say: Called with lines about what is watched.
         """
-        self.link = Link(drops)
+        self.link, self._say = Link(drops), say
         trainers = self._trainers(trainer, clients)
         trainer = trainers[0]
         # User code first: what fails here leaves no run behind.
         model = first_model(trainer.arrays(settings.seed), init)
         metrics = {phase: trainer.declared(phase) for phase in ("train", "evaluate")}
-        message = MessageLayout(Manifest.of(model), metrics["train"], "train").total_bytes
-        check_rows(settings, clients, message, {"in memory": available()})
+        _check(settings, clients, MessageLayout(Manifest.of(model), metrics["train"], "train"))
         self.settings = settings
         self.policy = policy or own_policy(settings)
         self.refusals, self.records = list[str](), list[RoundRecord]()
@@ -214,6 +216,9 @@ class Federation:
             wall=_utc,
             test=self._test,
             observe=self._note,
+            watch=Watching.of(
+                self.settings, self.directory, None, timed=False, wall=_utc, say=self._say
+            ),
         )
 
     def _note(self, record: RoundRecord) -> None:
@@ -245,6 +250,13 @@ class Federation:
             entropy=os_entropy,
             log=lambda line: self.refusals.append(f"client {index}: {line}"),
         )
+
+
+def _check(settings: RunSettings, clients: int, layout: MessageLayout) -> None:
+    """Refuse a model that the run's plan is not about, or whose updates there is no room for."""
+    if settings.plan is not None:
+        settings.plan.check_model(layout.manifest)
+    check_rows(settings, clients, layout.total_bytes, {"in memory": available()})
 
 
 def node_id(seed: int, index: int) -> bytes:

@@ -24,6 +24,7 @@ from ..server.draining import DRAIN_S
 from ..server.flower_control import Control, RunState
 from ..server.flower_lives import Lives, serverapps
 from ..server.flower_output import SERVERAPP, Output
+from ..server.reviews import ended
 from ..server.run_feed import RunFeed
 from ..server.run_lines import untested, waits_for
 
@@ -87,6 +88,8 @@ class Course:
     """The last line of the ServerApp's output."""
     refused: bool = False
     """Whether a client said that it refused a plain message."""
+    rejected: str = ""
+    """The decision that ended it, if one did."""
     secure: bool = False
     """Whether every client refuses to answer plain messages."""
 
@@ -148,6 +151,7 @@ class _Course:
             records=tuple(self._feed.records), killed=tuple(self.killed),
             restarted=tuple(self.restarted), stopped=self.stopped, last_words=last,
             secure=self.plan.secure, refused=run is None and _refused(self.up),
+            rejected=ended(self._feed.items),
         )  # fmt: skip
 
     def _listen(self, flower_run: int) -> Output:
@@ -163,6 +167,8 @@ class _Course:
             self.shown.tested(record)
         for record in records:
             self.recorded(record)
+        for line in self._feed.said:
+            self.shown.say(line)
         for number, why in self._feed.untested:
             self.shown.say(untested(number, why))
         for number, phase, nodes in self._feed.waiting:

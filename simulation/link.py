@@ -21,6 +21,7 @@ from ..clients.session import Fetch, Send, Upload
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import StateError
 from ..protocol.frames import PAYLOAD, Kind, frames
+from ..server.gate import HELD_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -120,6 +121,8 @@ class Link:
         elif not self._pump():
             if attempt is not None:
                 self.clock.skip_to(attempt.due)
+            else:  # a person is to decide whether the run goes on
+                time.sleep(HELD_S)
             self.server.tick(self.clock.now())
 
     def _now(self) -> float:

@@ -19,6 +19,7 @@ from .engine.replicas import follow
 from .engine.rounds import CLOCK, VERSIONS, Course, Rounds, Stopwatch, summed
 from .engine.row_buffer import RowBuffer
 from .federation import Result, node_id
+from .fleet.description import Description
 from .fleet.devices import Load
 from .tier_choice import tier_for
 from .. import __version__
@@ -38,6 +39,7 @@ from ..server.run_directory import RunDirectory
 from ..server.run_place import place
 from ..server.settings import COMPUTED_BY, SIMULATION
 from ..server.surroundings import Surroundings
+from ..server.watching import Watching
 from ..strategies.app import AppRef, load_trainer
 from ..strategies.trainer import Settings, TaskTrainer
 
@@ -114,6 +116,8 @@ class Population:
         with boundary():
             own = self._trainer.arrays(self.settings.seed)
         model = first_model(own, init)
+        if self.settings.plan is not None:
+            self.settings.plan.check_model(Manifest.of(model))
         clock = self._clock(model)  # a fleet that is not the run's leaves nothing behind
         self._say(f"clock: {clock}")
         ledger = place(self._home, self.settings.run) / "ledger.sqlite"
@@ -209,7 +213,8 @@ class Population:
             if found.number:
                 clock.restore(found.extra[CLOCK])
                 models = {v: directory.read_round(v) for v in found.extra[VERSIONS]}
-        coordinator = self._coordinator(model, disk, watch, history, tier)
+        around = self._around(directory, disk, history)
+        coordinator = self._coordinator(model, around, watch, history, tier)
         with self._collecting(tier, directory) as collect:
             Rounds(self._course(clock, watch, collect), coordinator, models).run()
         return coordinator
@@ -228,7 +233,7 @@ class Population:
     def _coordinator(
         self,
         model: Arrays,
-        disk: GroupCommit,
+        around: Surroundings,
         watch: Stopwatch,
         history: History | None,
         tier: Tier,
@@ -244,11 +249,21 @@ class Population:
             with watch.part("evaluate"):
                 return central.test(arrays)
 
-        around = Surroundings(
-            verifier=None, directory=disk, wall=_utc, test=test, observe=self._note
-        )
+        around = replace(around, test=test)
         coordinator = ReducedCoordinator(settings, model, metrics, around, history)
         return coordinator
+
+    def _around(
+        self, directory: RunDirectory, disk: GroupCommit, history: History | None
+    ) -> Surroundings:
+        fleet = self.simulated.fleet
+        sites = {c.name: c.site for c in fleet.cohorts} if isinstance(fleet, Description) else {}
+        watch = Watching.of(
+            self.settings, directory, history, sites=sites, wall=_utc, say=self._say
+        )
+        return Surroundings(
+            verifier=None, directory=disk, wall=_utc, observe=self._note, watch=watch
+        )
 
     def _course(self, clock: Clock, watch: Stopwatch, collect: Collect) -> Course:
         """Return what the rounds have in common."""

@@ -25,7 +25,8 @@ from ..clients.child import Child, InProcess
 from ..host.places import umbel_home
 from ..protocol.errors import SettingsError, StateError
 from ..server.consistency import check_clients
-from ..server.run_config import Value, new_run_id, run_settings, tables
+from ..server.run_config import Value, absolute, new_run_id, run_settings, tables
+from ..server.run_plan import RunPlan
 from ..server.run_rule import chosen
 from ..server.settings import SIMULATION
 from ..strategies.app import AppRef
@@ -71,6 +72,8 @@ class Options:
     """What devices the clients are: a fleet.toml, or an object with the methods of `Fleet`."""
     resume: bool = False
     """Whether `run` is there already and goes on where it stands."""
+    plan: RunPlan | None = None
+    """What a run that goes on keeps of its plan, in place of the setting `plan`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +182,7 @@ class Plan:
                 policy=self.asked.policy,
                 drops=self.drops,
                 observe=observe,
+                say=say,
             )
             federation.link.watch = watch
             federation.test_every = self.simulated.test_every
@@ -245,7 +249,7 @@ def plan(app: Path | str | Task, options: Options | None = None) -> Plan:
     table, config = tables(own, given)
     run = asked.run or new_run_id(_name(known))
     rule = chosen(table, {*own, *given})
-    settings = run_settings(table, config, run=run, secure=asked.secure, rule=rule)
+    settings = run_settings(table, config, run=run, secure=asked.secure, rule=rule, plan=asked.plan)
     clients = int(table["clients"])
     check_clients(settings, clients)
     devices = None if isinstance(asked.fleet, Path | str) else asked.fleet
@@ -279,7 +283,10 @@ def taken_up(record: RunRecord, home: Path) -> Plan:
         move = "umbel.simulate(task, umbel.Options(run=..., resume=True)) goes on with it"
         raise StateError(f"run {record.run}", "a run of an app", "a run of a task", move)
     _unchanged(Path(app), said.get("sources"))
-    options = Options(secure=False, settings=settings, run=record.run, home=home, resume=True)
+    kept = RunPlan.kept_by(record)
+    options = Options(
+        secure=False, settings=settings, run=record.run, home=home, resume=True, plan=kept
+    )
     return plan(Path(app), options)
 
 
@@ -309,8 +316,7 @@ def _given(asked: Options) -> dict[str, Value]:
             given[name] = value
     if isinstance(asked.fleet, Path | str):
         given["fleet"] = str(asked.fleet)
-    if isinstance(fleet := given.get("fleet"), str) and fleet:
-        given["fleet"] = str(Path(fleet).absolute())
+    absolute(given, Path.cwd(), "fleet", "plan")
     return given
 
 
@@ -319,8 +325,7 @@ def _own(app: AppRef | Task) -> dict[str, Value]:
     if not isinstance(app, AppRef):
         return {}
     own = dict(app.settings)
-    if isinstance(fleet := own.get("fleet"), str) and fleet:
-        own["fleet"] = str(app.directory / fleet)
+    absolute(own, app.directory, "fleet", "plan")
     return own
 
 

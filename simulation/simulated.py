@@ -98,8 +98,13 @@ class Simulated:
         """Refuse what the run's own settings contradict.
 
         Raises:
-            SettingsError: An asynchronous round has fewer updates than a round needs.
+            SettingsError: An asynchronous round has fewer updates than a round needs, or the run's
+                plan is about another fleet.
         """
+        own = self.digest
+        if run.plan is not None and own and run.plan.fleet != own:
+            move = "plan the run with the fleet that it has: umbel plan"
+            raise SettingsError("plan: fleet", f"that of the run, {own}", run.plan.fleet, move)
         least = max(run.params.min_members, run.params.min_survivors)
         if 0 < self.buffer < least:
             move = "raise buffer, or lower min-members and min-survivors"

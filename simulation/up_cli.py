@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import report, up_report
-from .cli import Init, RunConfig, Secure, pair
+from .cli import Init, PlanFile, RunConfig, Secure, pair
 from .up_plan import Asked, plan_up
 from ..host.answer_form import Form, Format
 from ..host.places import umbel_home
@@ -59,12 +59,14 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
         int, typer.Option(help="Processes of the core service that add up; needs torch.")
     ] = 0,
     run_config: RunConfig = None,
+    plan_file: PlanFile = None,
     init: Init = None,
     name: Annotated[str, typer.Option(help="Name of the federation.")] = "dev",
     form: Form = Format.TEXT,
 ) -> None:
     """Run an app on a real federation: SuperLink, core service, client processes, TLS."""
-    settings = tuple(pair(text) for text in run_config or ())
+    planned = () if plan_file is None else (("plan", str(plan_file)),)
+    settings = (*(pair(text) for text in run_config or ()), *planned)
     asked = Asked(
         edge=edge, gpu=gpu, drop=drop, secure=secure is Secure.ON, rounds=rounds,
         settings=settings, environment=from_environment(os.environ), init=init, ranks=ranks,

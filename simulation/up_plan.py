@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..protocol import graph
 from ..protocol.errors import SettingsError, StateError
-from ..server.app_plan import ROUNDS, checked, split
+from ..server.app_plan import ROUNDS, checked, split, with_plan
 from ..server.consistency import check_clients
 from ..server.core.supervisor import check_ranks
 from ..server.settings import FLOWER_RUN
@@ -92,6 +92,7 @@ def plan_up(app: Path, asked: Asked) -> UpPlan:
     edge, gpu = _clients(asked, TORCH in own)
     given = _from_environment(asked, declared, ours=ours or asked.secure)
     given.update(asked.settings)
+    given = with_plan(app, given, declared, own)
     if "clients" in given:
         raise SettingsError("run-config", "--edge and --gpu for the number of clients", "clients")
     if asked.rounds is not None:

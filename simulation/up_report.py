@@ -49,6 +49,8 @@ def failure_of(course: Course, log: Path) -> UmbelError | None:
         return SettingsError(f"run {course.flower_run}", expected, "an app of plain Flower", move)
     if course.state.outcome == "completed":
         return None
+    if course.rejected:
+        return RoundFailed(f"the run was ended: {course.rejected}")
     last = course.records[-1] if course.records else None
     if last is not None and last.outcome != "finished":
         said = f"round {last.round}, {last.phase}: {last.outcome}, {last.cause}"

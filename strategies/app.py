@@ -248,11 +248,14 @@ def _table(document: Mapping[str, Any], file: Path, *path: str) -> Mapping[str, 
 
 
 def _flat(table: Mapping[str, Any], where: str, prefix: str) -> Iterator[tuple[str, Value]]:
-    """Yield the values of a table, nested keys joined by dots."""
+    """Yield the values of a table, nested keys joined by dots; of a list its texts by commas."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, where, f"{prefix}{key}.")
         elif isinstance(value, Value) and (type(value) is not int or value in _INT64):
             yield f"{prefix}{key}", value
+        elif isinstance(value, list) and all(type(item) is str for item in value):
+            yield f"{prefix}{key}", ",".join(value)
         else:
-            raise SettingsError(f"{where}.{prefix}{key}", "a number, a text or a flag", value)
+            expected = "a number, a text, a flag or a list of texts"
+            raise SettingsError(f"{where}.{prefix}{key}", expected, value)

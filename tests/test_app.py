@@ -71,6 +71,11 @@ def test_a_wrong_file_names_the_place(app: Path, text: str, says: str) -> None:
         AppRef.read(_write(app, text))
 
 
+def test_a_list_of_texts_is_one_text(app: Path) -> None:
+    text = '[tool.umbel]\ntask = "app_under_test.task:Mine"\npause-on = ["site", "accuracy"]\n'
+    assert AppRef.read(_write(app, text)).settings == {"pause-on": "site,accuracy"}
+
+
 def test_the_torch_task_is_named_beside_the_task(app: Path) -> None:
     text = (
         '[tool.umbel]\ntask = "app_under_test.task:Mine"\ntask-torch = "app_under_test.task:mine"\n'

@@ -217,6 +217,21 @@ def test_the_command_lists_and_decides(ledger: Ledger, capsys: pytest.CaptureFix
     assert main(asked) == 2
 
 
+def test_list_and_show_say_what_a_run_waits_for(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["runs", "list"]) == 0
+    assert "not started; item 1 to be decided" in capsys.readouterr().out
+    assert main(["runs", "show", "digits-1"]) == 0
+    move = "digits-1 waits for a decision about item 1: umbel runs review digits-1 --approve 1"
+    assert move in capsys.readouterr().out.splitlines()[-1]
+    assert main(["runs", "show", "digits-1", "--format", "json"]) == 0
+    assert [i["state"] for i in json.loads(capsys.readouterr().out)["items"]] == ["open", "open"]
+    decide(ledger, always=True)
+    assert main(["runs", "list"]) == 0
+    assert "to be decided" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "flags",
     [

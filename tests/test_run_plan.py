@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from umbel.protocol.errors import SettingsError
+from umbel.server.ledger import RunRecord
 from umbel.server.run_plan import RunPlan
 from umbel.server.watch_terms import Band
 
@@ -44,7 +46,10 @@ def test_the_example_says_what_a_server_needs() -> None:
 def test_what_a_run_keeps_is_read_again_as_it_was() -> None:
     plan = RunPlan.read(EXAMPLE)
     kept = json.loads(json.dumps(plan.kept))
-    assert RunPlan.of_record(kept, "digits-1") == plan
+    config: dict[str, Any] = {"plan": kept}
+    record = RunRecord(run="digits-1", created="", security="off", config=config)
+    assert RunPlan.kept_by(record) == plan
+    assert RunPlan.kept_by(replace(record, config={})) is None
     assert "sensitivity" not in kept
 
 

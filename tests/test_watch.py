@@ -2,9 +2,11 @@
 
 import itertools
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -183,6 +185,12 @@ def test_rejections_by_the_plan() -> None:
     assert raised(watch(expected), [refused(1, 6)]) == [(1, "rejections")]
 
 
+def test_a_plan_that_expects_no_rejection_does_not_stop_at_the_first() -> None:
+    expected = Expected(rejections=Band(0.0, 0.0, 0.0, 0.0))
+    assert not raised(watch(expected), [refused(1, 1)])
+    assert raised(watch(expected), [refused(1, 2)]) == [(1, "rejections")]
+
+
 def test_rejections_of_an_attempt_without_a_result_count() -> None:
     record = entry(1, "aborted", survivors=(), cause="2 updates count, at least 3 are needed")
     assert raised(watch(Expected()), [seen(1, record=record, refused={"REASON_LIMITS": 8})]) == [
@@ -278,3 +286,12 @@ def test_the_site_that_stayed_away_is_the_cause_where_no_phase_is_known() -> Non
     looker = watch(Expected(duration=BAND), "duration")
     (item,) = looker.look(timed(1, 95.0, {}))
     assert item.cause == "no part of the round stands out"
+
+
+def test_the_docs_have_the_chains_numbers() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "planning.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([\d,]+) \| (0\.\d{4}) \| (0\.\d{4}) \|$", page, re.MULTILINE)
+    assert [row[0] for row in rows] == ["10", "100", "1,000"]
+    for rounds, two, one in rows:
+        count = int(rounds.replace(",", ""))
+        assert (f"{false_alarm(count):.4f}", f"{false_alarm(count, 1):.4f}") == (two, one)

@@ -23,6 +23,7 @@ import numpy as np
 from . import figures
 from .answers import Groups, answers
 from .work import Work
+from ...server.gate import HELD_S
 from ...server.outcome import Beside
 from ...server.reduced import FixedSum, Handed
 from ...strategies.trainer import Settings
@@ -106,6 +107,10 @@ class Rounds:
         """Go through the rounds until the run is over."""
         self._coordinator.begin(time.monotonic())
         while not self._coordinator.done:
+            if self._coordinator.attempt is None:  # a person is to decide whether it goes on
+                time.sleep(HELD_S)
+                self._coordinator.tick(time.monotonic())
+                continue
             self._models.setdefault(self._coordinator.round - 1, self._coordinator.model)
             self._coordinator.take(self._next(), time.monotonic())
 

@@ -1,0 +1,226 @@
+"""The watch of one run that goes on: its rounds to the rules, its items to the ledger, and back.
+
+    record, events ──► Watch (watch.py) ──► items for review, committed with the round
+    decisions in the ledger ──► whether the run may go on
+
+Another process appends decisions (reviews.py). They are looked for while an item is open: every
+`POLL_S` where the run waits for one, every `LOOK_S` beside rounds that go on. Who resumes a run
+finds its items in the ledger, so a run that was killed while it waited waits again; what the rules
+have learnt, they learn anew from the ledger.
+
+A run without a plan and without signals that pause is not watched, and nothing of it changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import reviews
+from .client_times import KIND as CLIENTS
+from .ledger import Event, Ledger
+from .reviews import Item
+from .watch import Watch, false_alarm
+from .watch_seen import REFUSALS, Rounds
+from .watch_terms import SIGNALS, Expected, Go, Unwatched, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from .history import History
+    from .invitation import Joined
+    from .ledger import RoundRecord
+    from .run_directory import RunDirectory
+    from .settings import RunSettings
+    from .watch_terms import Finding
+
+POLL_S = 0.25
+LOOK_S = 2.0
+
+
+class Watching(Unwatched):
+    """The watch of one run."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        directory: RunDirectory,
+        rounds: Rounds,
+        wall: Callable[[], datetime],
+        say: Callable[[str], None],
+    ) -> None:
+        """Begin with the items of the run's ledger; made by `of`."""
+        plan = settings.plan
+        self._signals = settings.pause_on if plan is None else SIGNALS
+        self._watch = Watch(Expected() if plan is None else plan.expected, self._signals)
+        self._rounds, self._run, self._pauses = rounds, settings.run, frozenset(settings.pause_on)
+        self._path, self._wall, self._say = directory.ledger.path, wall, say
+        self._items = {item.number: item for item in reviews.items(directory.ledger)}
+        self._last = max(self._items, default=0)
+        self._head, self._next, self._verdict = 0, 0.0, Verdict(Go.ON)
+
+    @classmethod
+    def of(
+        cls,
+        settings: RunSettings,
+        directory: RunDirectory,
+        past: History | None,
+        *,
+        sites: Mapping[str, str] | None = None,
+        timed: bool = True,
+        wall: Callable[[], datetime],
+        say: Callable[[str], None],
+    ) -> Unwatched:
+        """Return the watch of a run that begins, or goes on.
+
+        Args:
+            settings: The run's; without a plan and a signal to pause on it is not watched.
+            directory: Its own; nobody writes to it now.
+            past: What was before, of a run that goes on.
+            sites: The site of each cohort, in a simulation; None where devices name their own.
+            timed: Whether the seconds of a round's phases are those that a plan is about.
+            wall: Civil time, for the items.
+            say: Takes a line about what is watched, and one for each item.
+
+        Raises:
+            StateError: The ledger has an item that nobody wrote so.
+        """
+        if settings.plan is None and not settings.pause_on:
+            return Unwatched()
+        rounds = Rounds(sites, timed=timed, everybody=settings.cohort is None)
+        made = cls(settings, directory, rounds, wall, say)
+        if past is not None:
+            made._learn(past)
+        say(made._introduction(settings))
+        return made
+
+    def _introduction(self, settings: RunSettings) -> str:
+        """Return what is watched, and how often that is in vain."""
+        pauses = ", ".join(settings.pause_on) or "nothing"
+        line = f"watched: {', '.join(self._signals)}; pauses on {pauses}"
+        if settings.plan is None:
+            return line
+        chance = false_alarm(settings.rounds)
+        return f"{line}; {settings.rounds} rounds leave an interval by chance with {chance:.1%}"
+
+    # -- what comes in ----------------------------------------------------------------------
+
+    def noted(self, kind: str, node: str, code: str) -> None:
+        """Take an event of the open attempt."""
+        self._rounds.noted(kind, node, code)
+
+    def closed(
+        self, record: RoundRecord, beside: Event | None, here: Mapping[str, Joined]
+    ) -> tuple[Event, ...]:
+        """Take an attempt that is over; return the items that it raises, to be committed with it.
+
+        Args:
+            record: Its entry.
+            beside: The event `clients` beside it, if there is one.
+            here: Who has a session now.
+        """
+        sites = {joined.member.site for joined in here.values()}
+        seen = self._rounds.over(record, beside, sites)
+        return self._raised(self._watch.look(seen)) if _counts(record) else ()
+
+    def tested(self, number: int, metrics: Mapping[str, float]) -> tuple[Event, ...]:
+        """Take the test of a round's model, after the round; return the items that it raises."""
+        return self._raised(self._watch.tested(number, metrics))
+
+    # -- decisions --------------------------------------------------------------------------
+
+    @property
+    def open(self) -> list[Item]:
+        """Items that nobody has decided."""
+        return [item for item in self._items.values() if item.decision is None]
+
+    def verdict(self, now: float) -> Verdict:
+        """Return whether the next attempt may begin, by the decisions that stand in the ledger.
+
+        Args:
+            now: Monotonic seconds.
+
+        Raises:
+            StateError: The ledger cannot be read.
+        """
+        if self._verdict.go is not Go.END and self.open and now >= self._next:
+            self._look()
+        self._verdict = self._judged()
+        if now >= self._next:
+            self._next = now + (POLL_S if self._verdict.go is Go.WAIT else LOOK_S)
+        return self._verdict
+
+    def paused(self, number: int) -> None:
+        """Say that the run waits before a round, and for what."""
+        waits = reviews.waiting(self._items.values())
+        self._say(f"paused before round {number}: {reviews.move(self._run, waits)}")
+
+    def _look(self) -> None:
+        """Take the decisions that were made since the last look."""
+        with Ledger(self._path, read_only=True) as ledger:
+            head = ledger.head()[0]
+            if head == self._head:
+                return
+            self._head = head
+            found = {item.number: item for item in reviews.items(ledger)}
+        for number in self._items.keys() & found.keys():
+            self._items[number] = found[number]
+
+    def _judged(self) -> Verdict:
+        if why := reviews.ended(self._items.values()):
+            return Verdict(Go.END, why)
+        waits = reviews.waiting(self._items.values())
+        return Verdict(Go.WAIT, reviews.numbers(waits)) if waits else Verdict(Go.ON)
+
+    # -- items ------------------------------------------------------------------------------
+
+    def _raised(self, found: list[Finding]) -> tuple[Event, ...]:
+        """Number what was found, but what somebody accepted for the rest of the run."""
+        accepted, events = reviews.accepted_of(self._items.values()), []
+        for one in found:
+            if one.signal in accepted:
+                continue
+            self._last += 1
+            item = Item(
+                number=self._last,
+                signal=one.signal,
+                round=one.round,
+                value=one.value,
+                low=one.low,
+                high=one.high,
+                cause=one.cause,
+                pauses=one.signal in self._pauses,
+                at=self._wall().isoformat(timespec="milliseconds"),
+            )
+            self._items[item.number] = item
+            self._next = 0.0
+            self._say(reviews.said(item))
+            events.append(
+                Event(
+                    kind=reviews.REVIEW, round=item.round, attempt=0, code=item.signal,
+                    detail=item.detail(), at=item.at,
+                )
+            )  # fmt: skip
+        return tuple(events)
+
+    # -- rounds -----------------------------------------------------------------------------
+
+    def _learn(self, past: History) -> None:
+        """Give the rules the rounds of before."""
+        beside = {(e.round, e.attempt): e for e in past.events if e.kind == CLIENTS}
+        notes: dict[tuple[int, int], list[Event]] = {}
+        for event in past.events:
+            if event.kind in REFUSALS:
+                notes.setdefault((event.round, event.attempt), []).append(event)
+        for record in past.records:
+            key = record.round, record.attempt
+            for event in notes.get(key, ()):
+                self._rounds.noted(event.kind, event.node, event.code)
+            seen = self._rounds.over(record, beside.get(key), None)
+            if _counts(record):
+                self._watch.look(seen)
+
+
+def _counts(record: RoundRecord) -> bool:
+    """Tell whether an entry is about an attempt at a training round."""
+    return record.phase == "train" and record.outcome != "lost"
