@@ -37,6 +37,8 @@ _MANY = 0.2
 _OFTEN = 0.05
 """Of the rounds: what so many wait for is worth a word."""
 _MUCH = 0.8
+_FEW = 0.3
+"""Of the updates: who brings fewer can be left out."""
 _DEAR = 0.5
 _PARTS = {"down": "download of the model", "train": "training", "up": "upload"}
 _REMEDIES = {
@@ -206,13 +208,14 @@ def _slow(found: Found) -> str:
     neck, said = found.bottleneck, found.bottleneck.line
     if neck.part in _REMEDIES:
         said = f"{_REMEDIES[neck.part].format(neck.cohort)}: {share(neck.share)} of the rounds wait"
-        if len(found.expected.clients) > 1:
+        used = {took.cohort: took.used for took in found.expected.clients}
+        if used[neck.cohort] < _FEW * sum(used.values()):
             said = said.replace(":", ", or leave it out:", 1)
     slower = next((effect for effect in found.effects if effect.total_p50 > 0), None)
     if slower is not None:
         said += f"; {slower.name} {slower.change} makes the run {change(slower.total_p50)} longer"
     paid = found.costs
     part, most = max(paid.parts.items(), key=lambda item: item[1])
-    if most > _DEAR * paid.money:
+    if paid.money >= 1.0 and most > _DEAR * paid.money:
         said += f"; {part} is {share(most / paid.money)} of {money(paid.money, found.currency)}"
     return said

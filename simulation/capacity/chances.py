@@ -36,6 +36,7 @@ _WORK = 4.0
 _MOST_DROPOUT = 0.99
 _SEEN = 1e-3
 """Of a probability: a difference that is worth a word."""
+_NEVER = 1e-6
 _POINTS = 25
 
 
@@ -66,6 +67,10 @@ class Chances:
     def line(self) -> str:
         """Say how likely a round is below its quorum, and what independence would claim."""
         exact = self.quorum.miss
+        if max(self.miss, self.quorum.independent) < _NEVER:
+            return (
+                f"{share(self.miss)} of the rounds have fewer than {self.quorum.needed:,} updates"
+            )
         if self.miss > exact + _SEEN:
             hours = f"with the hours in which few are online it is {share(1.0 - self.miss)}"
             return f"{self.quorum.line}; {hours}"
