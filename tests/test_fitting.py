@@ -119,19 +119,20 @@ correlation = 0.2
 """
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> Path:
-    """Return a fleet whose run of 500 rounds among 100 devices is there."""
-    file = tmp_path / "fleet.toml"
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a fleet whose run of 500 rounds among 100 devices lies beside its file."""
+    home = tmp_path_factory.mktemp("virtual")
+    file = home / "fleet.toml"
     file.write_text(FLEET)
     load = Load(down=DOWN, up=UP, epochs=2)
     terms = Terms(cohort=30, invited=50, deadline=600.0, quorum=1, load=load)
-    simulated(tmp_path, "virtual", read(file).fleet(100, 0), 500, terms, epochs=2)
+    simulated(home, "virtual", read(file).fleet(100, 0), 500, terms, epochs=2)
     return file
 
 
-def test_a_simulated_fleet_is_found_again(tmp_path: Path, fleet: Path) -> None:
-    observed = observe(tmp_path, ["virtual"])
+def test_a_simulated_fleet_is_found_again(fleet: Path) -> None:
+    observed = observe(fleet.parent, ["virtual"])
     assert observed.work == (20, 2)
     found = fit(observed).description
     phones, boxes = found.cohorts[1], found.cohorts[0]
@@ -162,7 +163,7 @@ def test_a_description_is_moved_by_what_was_seen(tmp_path: Path, fleet: Path) ->
     thought.write_text(
         FLEET.replace("median = 1.0", "median = 0.25").replace("dropout = 0.1", "dropout = 0.3")
     )
-    learned = update(read(thought), observe(tmp_path, ["virtual"]))
+    learned = update(read(thought), observe(fleet.parent, ["virtual"]))
     phones = learned.description.cohorts[0]
     moved = {item.what: item for item in learned.moved}
     # 40 samples' seconds and the model's on its way, 0.6 s; before 40 * 0.25 and 0.6.
@@ -196,7 +197,7 @@ def test_little_that_is_seen_moves_little(tmp_path: Path) -> None:
 
 
 def test_what_is_written_reads_the_same(tmp_path: Path, fleet: Path) -> None:
-    description = fit(observe(tmp_path, ["virtual"])).description
+    description = fit(observe(fleet.parent, ["virtual"])).description
     file = tmp_path / "again.toml"
     file.write_text(text(description, ["a comment"]))
     again = read(file)
