@@ -7,6 +7,7 @@ quantiles are found once, at the middles of equal parts of [0, 1).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,13 @@ HOUR = 3600.0
 _PARTS = 1024
 
 
+@lru_cache(maxsize=4)
+def _table(means: tuple[float, ...], ties: tuple[float, ...]) -> Reals:
+    """Return dropouts in hours from the best to the worst, shape (hours, cohorts)."""
+    middles = (np.arange(_PARTS if any(ties) else 1)[:, None] + 0.5) / _PARTS
+    return quantile(middles, means, ties)
+
+
 class Weather:
     """The hours of some runs that go on side by side."""
 
@@ -40,8 +48,7 @@ class Weather:
         self._draw, self._hour = draw, np.full(runs, -1.0)
         self.steady = not (ties.any() or self._outage.any())
         """Whether every hour is as the others."""
-        middles = (np.arange(_PARTS if ties.any() else 1)[:, None] + 0.5) / _PARTS
-        self._quantiles = quantile(middles, self._means, ties[self._site])
+        self._quantiles = _table(tuple(self._means.tolist()), tuple(ties[self._site].tolist()))
         self._now = np.tile(self._means, (runs, 1))
 
     def dropout(self, runs: Ids, time: Reals) -> Reals:
