@@ -73,14 +73,15 @@ class Few:
         asked = self._asked(runs, opened, begin <= opened[:, None], end)
         arrives = np.where(asked.there & (asked.outcome == End.USED), asked.seconds, np.inf)
         order = np.argsort(arrives, axis=1, kind="stable")
-        rank = np.argsort(order, axis=1, kind="stable")
         wanted = np.minimum(job.cohort, np.count_nonzero(asked.there, axis=1))
         rows = np.arange(len(runs))
         last = order[rows, np.maximum(wanted - 1, 0)]
         full = (arrives[rows, last] <= job.deadline) & (wanted > 0)
         seconds = np.where(full, arrives[rows, last], job.deadline)
         seconds[wanted == 0] = 0.0
-        used = (arrives <= job.deadline) & (rank < wanted[:, None])
+        used = np.empty(arrives.shape, bool)
+        np.put_along_axis(used, order, np.arange(order.shape[1]) < wanted[:, None], axis=1)
+        used &= arrives <= job.deadline
         self._count(asked, used, seconds)
         here = rows[full]
         parts = np.stack([part[here, last[here]] for part in (asked.down, asked.train, asked.up)])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from .population import Devices
 
+    Ids = NDArray[np.int64]
     Reals = NDArray[np.float64]
 
 
@@ -32,7 +33,7 @@ class Windows:
         self._day = np.full(shape, -9.0)
         self._begin, self._next = np.full(shape, -np.inf), np.full(shape, -np.inf)
 
-    def at(self, runs: NDArray[np.int64], time: Reals) -> tuple[Reals, Reals]:
+    def at(self, runs: Ids, time: Reals) -> tuple[Reals, Reals]:
         """Return for some runs the window that is open or comes next.
 
         Args:
@@ -47,16 +48,14 @@ class Windows:
             return begin, np.full(begin.shape, np.inf)
         length = self._devices.length
         day = np.floor((time[:, None] + self._devices.phase) / DAY)
-        moved = day - self._day[runs]
-        if moved.any():
-            self._day[runs] = day
-            begin = np.where(moved == 1, self._next[runs], self._begin[runs])
-            far = moved > 1
-            begin[far] = self._drawn(day)[far]
-            self._begin[runs] = begin
-            self._next[runs] = np.where(moved > 0, self._drawn(day + 1), self._next[runs])
+        if self._far(runs, day):
+            self._begin[runs], self._next[runs] = self._drawn(day), self._drawn(day + 1)
+        else:
+            self._move(runs, day)
+        self._day[runs] = day
         begin = self._begin[runs]
-        begin = np.where(begin + length <= time[:, None], self._next[runs], begin)
+        over = begin + length <= time[:, None]
+        np.copyto(begin, self._next[runs], where=over)
         end = begin + length
         begin[:, np.isinf(length)] = -np.inf
         for traced in self._devices.traced:
@@ -64,7 +63,25 @@ class Windows:
             begin[:, traced.where], end[:, traced.where] = traced.at(moments)
         return begin, end
 
+    def _far(self, runs: Ids, day: Reals) -> bool:
+        """Tell whether all windows that are known are of days long over."""
+        return bool(((day - self._day[runs]) > 1).all())
+
+    def _move(self, runs: Ids, day: Reals) -> None:
+        """Go on to a day: the next day's windows are known where it is the one after."""
+        moved = day - self._day[runs]
+        if not moved.any():
+            return
+        begin = np.where(moved == 1, self._next[runs], self._begin[runs])
+        far = moved > 1
+        begin[far] = self._drawn(day)[far]
+        self._begin[runs] = begin
+        self._next[runs] = np.where(moved > 0, self._drawn(day + 1), self._next[runs])
+
     def _drawn(self, day: Reals) -> Reals:
-        late = LATEST * self._draw.random(day.shape)
-        begin: Reals = (day + late) * DAY - self._devices.phase
+        begin: Reals = self._draw.random(day.shape)
+        begin *= LATEST
+        begin += day
+        begin *= DAY
+        begin -= self._devices.phase
         return begin
