@@ -60,7 +60,7 @@ kernels: $(KERN)/stamp
 
 brute: $(TEST)/stamp
 	$(TEST)/bin/python -m pytest -m "slow or not slow" tests/test_bruteforce.py tests/test_run_check.py \
-	  tests/test_disk_faults.py tests/test_ranked_world.py \
+	  tests/test_disk_faults.py tests/test_disk_full_runs.py tests/test_ranked_world.py \
 	  tests/test_rank_deaths.py tests/test_bench_ranks.py tests/test_robust_rounds.py \
 	  tests/test_ranked_rows.py tests/test_flower_streaming.py $(ARGS)
 

@@ -71,7 +71,7 @@ def goes_on(home: Path, run: str) -> None:
         found.write_round(finished + 1, newest.arrays, newest.manifest, digest, {})
 
 
-@pytest.mark.parametrize("leave", [0, 1 << 20])
+@pytest.mark.parametrize("leave", [pytest.param(0, marks=pytest.mark.slow), 1 << 20])
 def test_a_simulated_run_ends_with_one_line(disk: Path, tmp_path: Path, leave: int) -> None:
     app = naughty(tmp_path / "app")
     command = [sys.executable, "-m", "umbel", "simulate", str(app), "--rounds", "1000"]
