@@ -10,6 +10,8 @@ PIT; Dawid 1984). F is read off the plan's pairs (share p, seconds x):
     a time that several pairs have (a deadline)    spread evenly over their shares, and so counted
                          in parts in the histogram (Czado, Gneiting and Held 2009)
 
+A time is not told from one that is half a per cent off: F goes from the one to the other.
+
 Coverage is how many of n rounds took at most the plan's p50, p90, p99, with the interval that
 Clopper and Pearson (1934) give for the share behind it: exact for binomial counts, so somewhat
 wide. Rounds count as independent here. Those of one night are not, and then too many plans look
@@ -39,8 +41,9 @@ CERTAINTY = 0.95
 """Of every interval here."""
 FEW = 20
 """Rounds below which nothing is concluded."""
-_NEAR = 1e-9
-"""Share of a time within which it is the plan's own."""
+NEAR = 0.005
+"""Share of a time by which it is not told from another: a plan whose rounds are all closed by one
+deadline is not wrong by its milliseconds."""
 _STEPS = 60
 """Of a bisection: far below what a double holds."""
 
@@ -56,7 +59,7 @@ class Coverage:
     rounds: int
     low: float
     high: float
-    """Interval for the share of rounds that are within it."""
+    """Interval for the share of rounds that are within it; rounds that are `NEAR` it may be."""
 
     @property
     def fits(self) -> bool:
@@ -117,29 +120,32 @@ def calibration(
     )
 
 
-def transformed(measured: Reals, shares: Reals, times: Reals) -> tuple[Reals, Reals]:
-    """Return the share of the plan's rounds that are quicker than each time, and at most so long.
+def transformed(
+    measured: Reals, shares: Reals, times: Reals, near: float = NEAR
+) -> tuple[Reals, Reals]:
+    """Return between which shares of the plan's rounds each time lies.
 
-    The two differ where several pairs have that time.
+    Args:
+        measured: Seconds, shape (n,).
+        shares: Of the plan's pairs, ascending.
+        times: Their seconds, ascending.
+        near: Share of a time by which it is not told from another.
     """
-    slack = measured * _NEAR
-    first = np.searchsorted(times, measured - slack, "left")
-    after = np.searchsorted(times, measured + slack, "right")
-    first_share = np.concatenate([[0.0], shares, [1.0]])
-    first_time = np.concatenate([[0.0], times, [np.inf]])
-    before, behind = first_time[first], first_time[np.minimum(first + 1, len(times) + 1)]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        part = np.where(behind > before, (measured - before) / (behind - before), 1.0)
-    beyond = measured > times[-1] * (1 + _NEAR)
-    between = first_share[first] + part * (
-        first_share[np.minimum(first + 1, len(times) + 1)] - first_share[first]
-    )
-    several = after - first > 1
-    from_ = np.where(first == 0, 0.0, first_share[np.minimum(first + 1, len(times))])
-    upto = np.where(after == len(times), 1.0, first_share[after])
-    low = np.where(several, from_, between)
-    high = np.where(several, upto, between)
-    return np.where(beyond, 1.0, low), np.where(beyond, 1.0, high)
+    low = _passed(measured * (1 - near), shares, times, upto=False)
+    return low, _passed(measured * (1 + near), shares, times, upto=True)
+
+
+def _passed(at: Reals, shares: Reals, times: Reals, *, upto: bool) -> Reals:
+    """Return the plan's share of rounds below some times, or up to them."""
+    p, x = np.concatenate([[0.0], shares, [1.0]]), np.concatenate([[0.0], times, [np.inf]])
+    i = np.searchsorted(times, at, "right" if upto else "left")
+    with np.errstate(invalid="ignore"):
+        part = np.where(x[i + 1] > x[i], (at - x[i]) / (x[i + 1] - x[i]), 1.0)
+    found = p[i] + part * (p[i + 1] - p[i])
+    several = len(times) > 1 and times[-2] == times[-1]
+    over = at >= times[-1] if upto and several else at > times[-1]
+    whole: Reals = np.where(over, 1.0, found)
+    return whole
 
 
 def histogram(low: Reals, high: Reals) -> list[float]:
@@ -163,11 +169,12 @@ def _quantile(level: float, shares: Reals, times: Reals) -> float | None:
 
 
 def _coverage(level: float, at: float, measured: Reals) -> Coverage:
-    within = int(np.count_nonzero(measured <= at * (1 + _NEAR)))
-    low, high = interval(within, len(measured))
-    return Coverage(
-        level=level, seconds=at, within=within, rounds=len(measured), low=low, high=high
+    n = len(measured)
+    surely, within, perhaps = (
+        int(np.count_nonzero(measured * factor <= at)) for factor in (1 + NEAR, 1.0, 1 - NEAR)
     )
+    low, high = interval(surely, n)[0], interval(perhaps, n)[1]
+    return Coverage(level=level, seconds=at, within=within, rounds=n, low=low, high=high)
 
 
 @lru_cache(maxsize=1024)

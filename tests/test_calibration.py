@@ -24,7 +24,7 @@ PAIRS = [(0.1, 10.0), (0.5, 20.0), (0.9, 40.0), (0.99, 60.0)]
 
 def pit(pairs: list[tuple[float, float]], measured: list[float]) -> list[tuple[float, float]]:
     shares, times = np.array(pairs).T
-    low, high = transformed(np.array(measured), shares, times)
+    low, high = transformed(np.array(measured), shares, times, 0.0)
     return [(round(float(a), 9), round(float(b), 9)) for a, b in zip(low, high, strict=True)]
 
 
@@ -45,6 +45,18 @@ def test_a_time_that_many_rounds_have_is_spread_over_its_shares() -> None:
     )
     assert first == pytest.approx(2 / 3)
     assert last == pytest.approx(1 / 4)
+
+
+def test_a_plan_is_not_wrong_by_milliseconds() -> None:
+    """All rounds are closed by a deadline; the server's own part, 20 ms of 100 s, is not there."""
+    pairs = [(p / 100, 100.0 + p / 2500) for p in range(1, 100)]
+    found = calibration(pairs, [100.001] * 60)
+    assert found is not None
+    assert found.verdict.startswith("The plan was right as far as 60 rounds can tell")
+    assert found.histogram == pytest.approx([6.0] * 10, rel=0.15)
+    off = calibration(pairs, [98.0] * 60)
+    assert off is not None
+    assert off.verdict.startswith("The plan was too cautious: none of 60")
 
 
 def test_a_histogram_has_every_round_once() -> None:
