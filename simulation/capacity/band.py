@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     Reals = NDArray[np.float64]
 
 INNER, OUTER = 0.05, 0.0005
+_ROUNDING = 1e-6
+"""Of a duration: a round that its deadline closes is a difference of two times."""
 _BOUNDS = {"low": INNER, "high": 1 - INNER, "low3": OUTER, "high3": 1 - OUTER}
 
 
@@ -42,7 +44,10 @@ def expectation(at: Stand, expected: Expected) -> dict[str, Any]:
         participation[cohort.name] = _share(updates, shares[:, place], cut)
     refused = np.array([description.expect.refused])
     return {
-        "duration": {name: expected.seconds.at(share) for name, share in _BOUNDS.items()},
+        "duration": {
+            name: expected.seconds.at(share) * (1 + _ROUNDING if share > INNER else 1 - _ROUNDING)
+            for name, share in _BOUNDS.items()
+        },
         "participation": participation,
         "rejections": _share(updates, refused, 0.0),
         "drop": description.expect.drop,
