@@ -202,7 +202,8 @@ def test_a_plan_has_the_keys_of_the_example_that_its_readers_share(
         (("--parameters", "9", "-c", "cohort=11"), "clients: expected at least 11"),
         (("--parameters", "9", "-c", "min-survivors=11"), "min-survivors: expected at most 10"),
         ((*PLAIN, "-c", "deadline=2"), "so long take the 3 fastest devices of all"),
-        (("--parameters", "9", "--app", "examples/digits"), "nothing beside an app"),
+        (("--parameters", "9", "--app", str(ROOT / "examples/digits")), "nothing beside an app"),
+        (("--app", str(ROOT / "examples/flower-digits")), "--parameters N, how many numbers"),
     ],
 )
 def test_refusals(

@@ -28,7 +28,7 @@ from ...server.cohort import invitations
 from ...server.consistency import check_clients
 from ...server.run_config import run_settings, tables
 from ...server.run_rule import chosen
-from ...strategies.app import AppRef
+from ...strategies.app import AppRef, is_plain_flower
 from ...strategies.metrics import fractional_bits
 from ...strategies.trainer import TRAINING, Settings
 
@@ -133,6 +133,9 @@ def subject(asked: Asked, fleet: Description) -> Subject:
         SettingsError: A setting is unknown or outside its range, or nothing tells the model's size.
         Refused: The app's task cannot be loaded.
     """
+    if asked.app is not None and is_plain_flower(asked.app):
+        move = "--parameters N, how many numbers its model has"
+        raise SettingsError("--app", "an app with a umbel task", f"{asked.app}, a Flower app", move)
     app = None if asked.app is None else AppRef.read(asked.app)
     own: dict[str, Value] = {} if app is None else dict(app.settings)
     table, config = tables(own, _given(asked, fleet, own))
