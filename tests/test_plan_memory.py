@@ -118,4 +118,5 @@ def test_a_measured_round_peaks_where_the_plan_says() -> None:
     assert not done.returncode, done.stderr
     measured, said = int(done.stdout), server_memory(layout, FedAdam(), 8)
     assert said.peak == sum(said.terms.values()) - said.terms["next model"]
-    assert 0.95 * said.peak < measured < 1.05 * said.peak
+    heap = 4 << 20  # of the process beside the model: its allocator keeps what small objects had
+    assert 0.95 * said.peak < measured < 1.05 * said.peak + heap

@@ -16,6 +16,8 @@ from .everybody import Everybody
 from .synchronous import Synchronous, Terms
 from ..fleet.devices import Load
 from ...protocol.errors import SettingsError
+from ...server.cohort import invitations
+from ...server.deadlines import MOST_LOST
 
 if TYPE_CHECKING:
     from .decision import Clock
@@ -35,7 +37,8 @@ class Pace:
     quorum: int = 1
     """Updates without which a synchronous round has no result."""
     dropout: float = 0.0
-    """Share of those asked that is expected not to answer: so many more are asked."""
+    """Share of those asked that is expected not to answer: as many more are asked as in a
+    deployment, at most ten times the cohort."""
     buffer: int = 0
     """Updates that make an asynchronous round; 0 is synchronous."""
     staleness: str = "polynomial 0.5"
@@ -70,14 +73,10 @@ def clock_for(fleet: Fleet | None, clients: int, pace: Pace) -> Clock:
         return Buffered(fleet, flow)
     terms = Terms(
         cohort=cohort,
-        invited=max(cohort, math.ceil(cohort / (1 - min(pace.dropout, _MOST_LOST)))),
+        invited=min(invitations(cohort, min(pace.dropout, MOST_LOST)), clients),
         deadline=pace.deadline,
         quorum=min(pace.quorum, cohort),
         load=pace.load,
         seed=pace.seed,
     )
     return Synchronous(fleet, terms)
-
-
-_MOST_LOST = 0.99
-"""At most a hundred times the cohort is asked."""
