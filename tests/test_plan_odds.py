@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -57,3 +57,51 @@ def test_a_plan_says_where_independence_would_claim_99_percent_and_it_is_below_9
     certain = [n for n in range(needed, whole + 1) if sum(exact(places, n)[needed:]) >= F(99, 100)]
     advice = f"ask {certain[0]} in place of" if certain else "no number of clients reaches 99 %"
     assert advice in quorum["line"]
+
+
+def planned(
+    path: Path, capsys: pytest.CaptureFixture[str], *options: str, **settings: float
+) -> dict[str, Any]:
+    given = [w for k, v in settings.items() for w in ("-c", f"{k.replace('_', '-')}={v}")]
+    command = ["plan", str(path), "--parameters", "1000", "--rounds", "5", *options, *given]
+    assert main([*command, "--format", "json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize("line", ['site = "n"', "crash = 1.0"])
+def test_masks_of_devices_that_never_deliver_are_void(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    path = tmp_path / "fleet.toml"
+    some = "seed = 1\n[cohorts.a]\ncount = 8\nsamples = 10\nspeed = 0.1\nbandwidth = 1e6\n"
+    path.write_text(
+        some + line + ("\n[sites.n]\noutage = 1.0\n" if "site" in line else ""), "utf-8"
+    )
+    found = planned(path, capsys)
+    assert found["secure"]["void"] == pytest.approx(1.0)
+    assert found["quorum"]["miss"] == pytest.approx(1.0)
+
+
+def test_a_lower_quorum_that_is_advised_is_reached_by_those_who_are_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All devices would reach 11 with 99 %, the 14 that are asked do not."""
+    path = tmp_path / "fleet.toml"
+    path.write_text(fleet(MORE), "utf-8")
+    shape = {"cohort": 14, "deadline": 5000}
+    before = planned(path, capsys, "--secure", "off", min_survivors=13, **shape)
+    lower = re.match(r"lower min-survivors to (\d+):", before["first"])
+    assert lower is not None, before["first"]
+    after = planned(path, capsys, "--secure", "off", min_survivors=int(lower[1]), **shape)
+    assert after["quorum"]["miss"] <= 0.01 < before["quorum"]["miss"]
+    assert sum(exact(MORE, 14)[: int(lower[1]) + 1]) > F(1, 100)
+
+
+def test_losses_that_come_together_are_no_lack_of_devices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(fleet([Place(20, F(1, 10), tie=F(1))]), "utf-8")
+    found = planned(path, capsys, "--secure", "off", deadline=5000, min_survivors=12)
+    assert found["first"].startswith("spread each site's devices over ")

@@ -132,6 +132,8 @@ class Found(NamedTuple):
     """What secure.py says; None in a plain run."""
     effects: Sequence[Effect]
     currency: str
+    fewest: int
+    """Members that a round must have: min-survivors below that change nothing."""
 
 
 def first(found: Found) -> str:
@@ -178,10 +180,23 @@ def _missing(found: Found) -> str:
         return f"raise the deadline to {seconds(suggested)}: {why}"
     if quorum.invite is not None and quorum.invite > job.invited:
         return f"ask {_asking(job, quorum.invite)}: {why}"
-    if quorum.remedy is not None and quorum.remedy.quorum:
-        return f"lower min-survivors to {quorum.remedy.quorum}: {why}, and asking more is no help"
+    if quorum.invite is None and quorum.clients >= job.quorum:
+        return _never_sure(found, why)
     most = max(hour.online for hour in found.expected.by_hour)
     return f"enrol more, or lower min-survivors: {why}, for {most:,.0f} are online at the most"
+
+
+def _never_sure(found: Found, why: str) -> str:
+    """Return what to do where asking all of them would not do."""
+    comes, remedy = found.chances.comes, found.chances.quorum.remedy
+    if comes >= found.fewest:
+        return f"lower min-survivors to {comes}: {why}, and asking more is no help"
+    if remedy is not None and remedy.places is not None:
+        return f"spread each site's devices over {remedy.places} sites: {why}, lost together"
+    if remedy is not None and remedy.outage is not None:
+        hours = share(remedy.outage)
+        return f"see that site {remedy.site} is cut off in at most {hours} of its hours: {why}"
+    return f"enrol surer devices: {why}, and no number of these has as many often enough"
 
 
 def _waiting(found: Found) -> str:

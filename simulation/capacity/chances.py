@@ -154,7 +154,7 @@ def groups(description: Description, patient: Glance, online: float) -> list[Gro
     for place, cohort in enumerate(description.cohorts):
         used, late, _, offline, crashed = (float(outcomes[place, end]) for end in End)
         stays = 1.0 - (offline + crashed) / asked[place] if asked[place] else 0.0
-        in_time = used / (used + late) if used + late else 0.0
+        in_time = used / (used + late) if used + late else 1.0  # nobody seen: what losses say
         group = Group(
             size=round(together * float(asked[place]) / whole) if whole else 0,
             finishes=min(1.0, max(0.0, stays * in_time)),

@@ -82,6 +82,7 @@ def plan(question: Question, say: Callable[[float], None] = lambda _: None) -> d
         masks=masks,
         effects=effects,
         currency=description.prices.currency,
+        fewest=run.params.min_members,
     )
     return sealed(
         {

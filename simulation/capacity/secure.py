@@ -11,11 +11,12 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .graph_odds import suited, void
-from .losses import Losses
+from .losses import Count, Losses
 
 if TYPE_CHECKING:
-    from .losses import Count
     from .subject import Subject
 
 
@@ -47,9 +48,11 @@ def secure(subject: Subject, losses: Losses, certainty: float) -> dict[str, Any]
 
 
 def members(losses: Losses, n: int) -> Count:
-    """Return how many of a roster of n stay until the end."""
+    """Return how many of a roster of n stay until the end; nobody where none is ever ready."""
     ready = sum(group.size * group.finishes for group in losses.groups)
-    more = max(1.0, n / ready) if ready else 1.0
+    if not ready:
+        return Count(np.eye(n + 1)[0])
+    more = max(1.0, n / ready)
     roster = [
         replace(group, size=math.ceil(group.size * group.finishes * more), finishes=1.0)
         for group in losses.groups
