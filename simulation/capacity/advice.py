@@ -228,7 +228,8 @@ def _slow(found: Found) -> str:
             said = said.replace(":", ", or leave it out:", 1)
     slower = next((effect for effect in found.effects if effect.total_p50 > 0), None)
     if slower is not None:
-        said += f"; {slower.name} {slower.change} makes the run {change(slower.total_p50)} longer"
+        longer = change(slower.total_p50).removeprefix("+")
+        said += f"; with {slower.name} at {slower.change} the run is {longer} longer"
     paid = found.costs
     part, most = max(paid.parts.items(), key=lambda item: item[1])
     if paid.money >= 1.0 and most > _DEAR * paid.money:
