@@ -6,9 +6,12 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from umbel.cli import main
+from umbel.simulation.capacity.losses import Group, Losses
+from umbel.simulation.fleet.declared import Site
 from umbel.tests.two_level import F, Place, claims, exact, fleet
 
 if TYPE_CHECKING:
@@ -105,3 +108,36 @@ def test_losses_that_come_together_are_no_lack_of_devices(
     path.write_text(fleet([Place(20, F(1, 10), tie=F(1))]), "utf-8")
     found = planned(path, capsys, "--secure", "off", deadline=5000, min_survivors=12)
     assert found["first"].startswith("spread each site's devices over ")
+
+
+def test_a_lower_deadline_that_is_advised_loses_no_updates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some are always lost, and the quorum is there long before the rest has come."""
+    path = tmp_path / "fleet.toml"
+    path.write_text(
+        "seed = 1\n[cohorts.a]\ncount = 50\nsamples = { uniform = [10, 500] }\nspeed = 0.1\n"
+        "bandwidth = 1e6\ndropout = 0.2\n",
+        "utf-8",
+    )
+    before = planned(path, capsys, "--secure", "off", deadline=600)
+    assert before["first"].startswith("lower the deadline to ")
+    lower = before["deadline"]["suggested"]
+    after = planned(path, capsys, "--secure", "off", deadline=lower)
+    shares = [found["clients"][0]["used"] for found in (before, after)]
+    assert shares == [pytest.approx(0.8, abs=0.01)] * 2
+
+
+def test_sites_that_are_alike_are_counted_like_those_that_are_not() -> None:
+    """Two of three sites are alike but for their names."""
+    kinds = [(5, 0.1), (4, 0.3)], [(5, 0.1), (4, 0.3)], [(4, 0.1), (5, 0.3)]
+    groups = [
+        Group(size=n, dropout=p, site=f"s{i}") for i, kind in enumerate(kinds) for n, p in kind
+    ]
+    sites = {f"s{i}": Site(outage=0.1, correlation=0.2) for i in range(3)}
+    one = Losses(groups, sites).arrivals(27).shares
+    found = np.ones(1)
+    for i in range(3):
+        here = [group for group in groups if group.site == f"s{i}"]
+        found = np.convolve(found, Losses(here, sites).arrivals(9).shares)
+    assert one == pytest.approx(found, abs=1e-14)

@@ -1,7 +1,7 @@
 """What to do about it: the deadline that would do, what closes the rounds, what to change first.
 
 deadline    the least before which the cohort is full as surely as is asked for; where it never
-            is, because too many are lost, the same for as many as surely come
+            is, because too many are lost, the same for as many as most rounds get
 first       what may end the run, before what rounds wait for in vain, before what makes some of
             them fail, before what makes them slow or dear
 """
@@ -65,7 +65,7 @@ def deadline(at: Stand, job: Job, chances: Chances) -> Deadline:
         chances: The odds of a round.
     """
     overhead, certainty = at.description.server.overhead, chances.quorum.certainty
-    come = max(job.quorum, chances.comes)
+    come = max(job.quorum, min(job.cohort, chances.usual))
     kinds = ((job.cohort, "whole cohort"), (come, f"{come:,} updates that come"))
     for wanted, what in kinds if at.ever else ():
         patient = replace(at.job, cohort=wanted, deadline=float(LEASE_S), attempts=1)

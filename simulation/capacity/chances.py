@@ -37,6 +37,7 @@ _MOST_DROPOUT = 0.99
 _SEEN = 1e-3
 """Of a probability: a difference that is worth a word."""
 _NEVER = 1e-6
+_USUALLY = 0.75
 _POINTS = 25
 
 
@@ -60,8 +61,16 @@ class Chances:
     @property
     def comes(self) -> int:
         """How many updates a round gets as surely as is asked for, if it waits for all."""
+        return self._got(self.quorum.certainty)
+
+    @property
+    def usual(self) -> int:
+        """How many updates most rounds get, if they wait for all."""
+        return self._got(_USUALLY)
+
+    def _got(self, certainty: float) -> int:
         above = np.cumsum(self.losses.arrivals(self.quorum.asked).shares[::-1])[::-1]
-        return int(np.flatnonzero(above >= self.quorum.certainty - 1e-12)[-1])
+        return int(np.flatnonzero(above >= certainty - 1e-12)[-1])
 
     @property
     def line(self) -> str:

@@ -180,16 +180,23 @@ class Losses:
     @cached_property
     def _all(self) -> Reals:
         """How many would deliver if all were asked."""
-        parts = []
+        parts, known = [], {}
         for name, here in self._by_site.items():
-            weights, chances = self._hours(name, here, sum(group.size for group in here))
-            if len(here) == 1:
-                parts.append(mixture(here[0].size, chances[:, 0], weights))
-                continue
-            sizes = [group.size for group in here]
-            rows = (_together(sizes, chance) for chance in chances)
-            parts.append(sum(w * row for w, row in zip(weights, rows, strict=True)))
+            alike = self.sites.get(name), tuple(replace(group, site="") for group in here)
+            if alike not in known:
+                known[alike] = self._of_site(name, here)
+            parts.append(known[alike])
         return _in_pairs(parts, np.convolve) if parts else np.ones(1)
+
+    def _of_site(self, name: str, here: Sequence[Group]) -> Reals:
+        """How many of a site would deliver if all were asked."""
+        weights, chances = self._hours(name, here, sum(group.size for group in here))
+        if len(here) == 1:
+            return mixture(here[0].size, chances[:, 0], weights)
+        sizes = [group.size for group in here]
+        rows = [_together(sizes, chance) for chance in chances]
+        found: Reals = weights @ np.array(rows)
+        return found
 
     @cached_property
     def _mixed(self) -> tuple[Reals, Reals]:
