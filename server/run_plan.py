@@ -33,7 +33,7 @@ KEYS = frozenset(
         *("format", "umbel", "seed", "certainty", "digest", "fleet", "model", "app", "settings"),
         *("measured", "round", "total", "quorum", "secure", "deadline", "clients", "sites"),
         *("bytes", "energy", "money", "server", "bottleneck", "sensitivity", "expect", "first"),
-        "lines",
+        *("then", "lines"),
     )
 )
 """What a plan's file says; nothing else."""

@@ -253,6 +253,19 @@ def test_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["cohort"] for row in plan["clients"]} == {"wifi", "mobile"}
 
 
+def test_what_may_end_a_run_comes_before_what_it_waits_for_in_vain(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hospitals = (EXAMPLES / "hospitals.toml", "--parameters", 25_000_000, "-c", "deadline=3600")
+    once = _plan(capsys, *hospitals, "-c", "attempts=1")
+    again = _plan(capsys, *hospitals, "-c", "attempts=3")
+    waits = "lower the deadline to 14.0 min: "
+    assert once["first"].startswith("set attempts to 3: ")
+    assert once["then"][0].startswith(waits)
+    assert again["first"].startswith(waits)
+    assert not any("attempts" in said for said in again["then"])
+
+
 def test_a_secure_round_is_void_when_more_are_lost_than_it_bears(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

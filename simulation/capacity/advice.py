@@ -2,7 +2,7 @@
 
 deadline    the least before which the cohort is full as surely as is asked for; where it never
             is, because too many are lost, the same for as many as most rounds get
-first       what may end the run, before what rounds wait for in vain, before what makes some of
+changes     what may end the run, before what rounds wait for in vain, before what makes some of
             them fail, before what makes them slow or dear
 """
 
@@ -40,6 +40,8 @@ _MUCH = 0.8
 _FEW = 0.3
 """Of the updates: who brings fewer can be left out."""
 _DEAR = 0.5
+_WORTH_A_WORD = 0.005
+"""By which share a run is longer."""
 _PARTS = {"down": "download of the model", "train": "training", "up": "upload"}
 _REMEDIES = {
     "down": "send {} a smaller model, or over a faster line",
@@ -136,12 +138,14 @@ class Found(NamedTuple):
     """Members that a round must have: min-survivors below that change nothing."""
 
 
-def first(found: Found) -> str:
-    """Return what to change first, and why."""
-    failing = _failing(found)
-    if failing and _at_risk(found):
-        return failing
-    return _waiting(found) or failing or _slow(found)
+def changes(found: Found) -> list[str]:
+    """Return what to change, each with why, what matters most first; at least one."""
+    failing, waiting = _failing(found), _waiting(found)
+    ranked = (failing, waiting) if _at_risk(found) else (waiting, failing)
+    said = [line for line in ranked if line]
+    if found.bottleneck.part in _REMEDIES or not said:
+        said.append(_slow(found))
+    return said
 
 
 def _at_risk(found: Found) -> bool:
@@ -157,16 +161,18 @@ def _failing(found: Found) -> str:
     if not found.chances.sure:
         return _missing(found)
     if found.masks is not None and found.masks["void"] > 1.0 - certainty:
-        return _void(found.masks)
+        return _void(found.masks, job.attempts)
     lost = found.expected.run_lost
     if lost > _OFTEN_LOST and job.attempts == 1:
         return f"set attempts to 3: {share(lost)} of such runs end in a round that fails once"
     return ""
 
 
-def _void(masks: Mapping[str, Any]) -> str:
+def _void(masks: Mapping[str, Any], attempts: int) -> str:
     """Return what to do about sums that are void by losses."""
     why = f"{share(masks['void'])} of the secure sums are void, for more than {masks['d']} are lost"
+    if attempts == 1 and masks["void"] < _MANY:
+        return f"set attempts to 3: {why}, and a run ends in a round that fails once"
     if masks["suited"] is not None:
         return f"set delta to {masks['suited']:g} in place of {masks['delta']:g}: {why}"
     return f"ask devices that lose less, or lower alpha: {why}, and no delta bears it"
@@ -226,7 +232,7 @@ def _slow(found: Found) -> str:
         used = {took.cohort: took.used for took in found.expected.clients}
         if used[neck.cohort] < _FEW * sum(used.values()):
             said = said.replace(":", ", or leave it out:", 1)
-    slower = next((effect for effect in found.effects if effect.total_p50 > 0), None)
+    slower = next((e for e in found.effects if e.total_p50 > _WORTH_A_WORD), None)
     if slower is not None:
         longer = change(slower.total_p50).removeprefix("+")
         said += f"; with {slower.name} at {slower.change} the run is {longer} longer"

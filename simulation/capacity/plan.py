@@ -99,6 +99,7 @@ def plan(question: Question, say: Callable[[float], None] = lambda _: None) -> d
 
 def _advised(found: advice.Found) -> dict[str, Any]:
     """Return odds, costs, and what to do."""
+    first, *then = advice.changes(found)
     return {
         "quorum": found.chances.described(),
         "deadline": found.deadline._asdict(),
@@ -108,7 +109,8 @@ def _advised(found: advice.Found) -> dict[str, Any]:
             "shares": list(map(asdict, found.expected.closers)),
         },
         "sensitivity": [effect.described() for effect in found.effects],
-        "first": advice.first(found),
+        "first": first,
+        "then": then,
     }
 
 

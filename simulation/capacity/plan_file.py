@@ -33,7 +33,7 @@
 | | `high`, p0.05 and p99.95 as `low3`, `high3`); in the same form, by cohort, its share of a |
 | | round's updates (`participation`), and the share of updates that the firewall refuses |
 | | (`rejections`); how far a metric may fall below its best (`drop`) |
-| first | what to change first |
+| first, then | what to change first, and a list of what to change after that |
 | lines | warnings, one each |
 
 What never happens, or cannot be said, is null, and a line says why.

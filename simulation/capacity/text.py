@@ -26,6 +26,7 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
     yield from _what(plan)
     yield ""
     yield _row("first", plan["first"])
+    yield from (_row("then", said) for said in plan["then"])
     yield ""
     yield from _times(plan)
     yield _row("quorum", plan["quorum"]["line"])

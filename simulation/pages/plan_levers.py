@@ -42,6 +42,7 @@ def first(plan: Plan) -> Markup:
         "Deadline": plan["deadline"]["line"],
     }
     items = [tag("li", tag("b", name), f": {line}") for name, line in said.items() if line]
+    items[:0] = [tag("li", tag("b", "Then"), f": {line}") for line in plan.get("then", ())]
     items += [tag("li", line, class_="bad") for line in plan["lines"]]
     return section(
         "What to change first",
