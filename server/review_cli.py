@@ -53,6 +53,7 @@ def review(
     home = umbel_home(writes=number is not None)
     with RunDirectory.open(home, run) as directory:
         path = directory.ledger.path
+        directory.ledger.verify()
         if number is not None:
             with Ledger(path) as ledger:
                 reviews.decide(

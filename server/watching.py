@@ -141,7 +141,7 @@ class Watching(Unwatched):
             now: Monotonic seconds.
 
         Raises:
-            StateError: The ledger cannot be read.
+            StateError: The ledger cannot be read, or was changed by hand.
         """
         if self._verdict.go is not Go.END and self.open and now >= self._next:
             self._look()
@@ -163,7 +163,10 @@ class Watching(Unwatched):
                 return
             self._head = head
             found = {item.number: item for item in reviews.items(ledger)}
-        for number in self._items.keys() & found.keys():
+            known = self._items.keys() & found.keys()
+            if any(found[n].decision != self._items[n].decision for n in known):
+                ledger.verify()  # nobody wrote a decision past the chain
+        for number in known:
             self._items[number] = found[number]
 
     def _judged(self) -> Verdict:

@@ -1,6 +1,8 @@
 """Items for review and decisions: each about one row, made once, in a chain that two may write."""
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -256,3 +258,29 @@ def test_who_decides_is_the_user_at_the_machine_unless_said(ledger: Ledger) -> N
     assert made is not None
     assert made.by.partition("@")[1] == "@"
     assert not made.approved
+
+
+def forge(path: Path, number: int = 1) -> None:
+    """Write a decision past the chain, as somebody with the file and SQLite could."""
+    with Ledger(path, read_only=True) as read:
+        item = next(item for item in reviews.items(read) if item.number == number)
+    detail = {"always": "no", "by": "ann", "number": number, "review": item.hash, "why": WHY}
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            "INSERT INTO event SELECT seq + 1, ?, 'decision', 1, 0, '', 'approve', ?, ? FROM event"
+            " ORDER BY seq DESC LIMIT 1",
+            (AT, json.dumps(detail), bytes(32)),
+        )
+
+
+def test_a_decision_past_the_chain_is_shown_to_nobody_and_adds_none(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forge(ledger.path)
+    for more in [], ["--approve", "2", "--why", WHY]:
+        before = len(ledger.events())
+        assert main(["runs", "review", "digits-1", *more]) == 2
+        shown = capsys.readouterr()
+        assert "approved" not in shown.out
+        assert "expected row 4 as it was written" in shown.err
+        assert len(ledger.events()) == before

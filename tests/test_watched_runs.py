@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 
 from umbel import Metrics, Options, simulate
 from umbel.cli import main
-from umbel.protocol.errors import RoundFailed, SettingsError
+from umbel.protocol.errors import RoundFailed, SettingsError, StateError
 from umbel.server import reviews, run_check
 from umbel.server.ledger import Ledger
 from umbel.server.run_directory import RunDirectory
@@ -25,6 +26,7 @@ from umbel.simulation.fleet import toml
 from umbel.simulation.run import taken_up
 from umbel.tests.deciders import WHY, deciding, waiting
 from umbel.tests.simulated_runs import Points, digest, points
+from umbel.tests.test_reviews import forge
 
 if TYPE_CHECKING:
     from umbel.simulation.federation import Result
@@ -113,6 +115,25 @@ def test_a_signal_that_is_accepted_for_the_rest_raises_nothing_any_more(tmp_path
         result = run(tmp_path, said)
     assert result.failure is None
     assert kinds(tmp_path, "review") == [(5, "review", "site")]
+
+
+def test_a_paused_run_obeys_no_decision_past_the_chain(tmp_path: Path) -> None:
+    said = {**LOST, "fleet": str(fleet(tmp_path)), "pause-on": "site"}
+    over = threading.Event()
+
+    def watch() -> None:
+        while not waiting(ledger(tmp_path)) and not over.wait(0.02):
+            pass
+        forge(ledger(tmp_path))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        with pytest.raises(StateError, match="as it was written, got another"):
+            run(tmp_path, said)
+    finally:
+        over.set()
+        thread.join()
 
 
 class Forgetting(Points):
@@ -253,6 +274,7 @@ def test_a_run_within_the_plan_that_was_made_for_it_raises_nothing(tmp_path: Pat
 
 
 APP = """import umbel
+from umbel.tests.test_reviews import forge
 from umbel.tests.simulated_runs import Points as Base
 
 
