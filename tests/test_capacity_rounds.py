@@ -192,3 +192,14 @@ def test_recorded_windows_are_those_of_the_clock(clients: int, count: int, tmp_p
     assert took.offline == pytest.approx(np.mean([len(one.offline) for one in shown]), abs=0.3)
     third = clients / 3
     assert found.by_hour[12].online == pytest.approx(third * (1 + 160 / 600), rel=0.05)
+
+
+def test_what_happens_to_one_run_in_thirty_is_seen_in_a_large_fleet(tmp_path: Path) -> None:
+    """All runs are over within the first hour, in which the site is cut off with 3 %."""
+    fleet = described(
+        tmp_path, CONSTANT.format(20_000) + 'site = "north"\n[sites.north]\noutage = 0.03\n'
+    )
+    found = rounds(fleet, job(20_000, 100, attempts=3), seed=4)
+    assert found.run_lost == pytest.approx(0.03, abs=0.023)  # three standard errors of 500 runs
+    assert found.total.at(0.5) == pytest.approx(20 * 5, rel=1e-6)
+    assert found.total.at(0.999) == math.inf

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 _WORK = 10_000_000
 """Devices, rounds and runs, multiplied: where more runs than a few fit, each device is followed."""
 _FEW = 16
+_SEEN = 100
+"""Runs that show what happens to one in a hundred, as an hour in which a site is cut off; fewer
+will do only where a fleet is so small beside what is asked that its devices matter one by one."""
+_LARGE = 30
 _RUNS = 500
 _TRIES = 1_000_000
 _DEVICES = 1 << 17
@@ -71,7 +75,7 @@ def rounds(
 def _model(description: Description, job: Job, seed: int, draw: Generator) -> tuple[Model, int]:
     """Return the rounds of a fleet, and how many runs are drawn."""
     runs = _WORK // (job.clients * job.rounds)
-    if runs >= _FEW:
+    if runs >= (_SEEN if job.clients >= _LARGE * job.invited else _FEW):
         population = Population.of(description, job, seed, job.clients, draw)
         runs = min(runs, _RUNS)
         return Few(population, job, runs, draw), runs
