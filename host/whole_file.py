@@ -7,6 +7,7 @@ of power need not be outlived, both fsyncs can be left out.
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ def write_whole(
     Raises:
         OSError: It could not be written; what was there before is there still.
     """
+    if not path.name:  # "." and "/", which no file can have as its name
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW

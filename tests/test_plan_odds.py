@@ -141,3 +141,44 @@ def test_sites_that_are_alike_are_counted_like_those_that_are_not() -> None:
         here = [group for group in groups if group.site == f"s{i}"]
         found = np.convolve(found, Losses(here, sites).arrivals(9).shares)
     assert one == pytest.approx(found, abs=1e-14)
+
+
+def test_a_run_that_void_sums_may_end_is_said_to_be_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its times know of the quorum alone, and that is reached."""
+    path = tmp_path / "fleet.toml"
+    path.write_text(fleet([Place(60, F(7, 50))]), "utf-8")
+    found = planned(path, capsys, deadline=5000, attempts=2)
+    void, said = found["secure"]["void"], found["lines"][0]
+    assert found["quorum"]["run_lost"] == 0
+    assert void > 0.5
+    share = re.search(r"(\d+\.\d+|\d+) % of such runs end without a result", said)
+    assert share is not None, said
+    assert float(share[1]) == pytest.approx(100 * (1 - (1 - void**2) ** 5), abs=1)
+    assert planned(path, capsys, "--secure", "off", deadline=5000, attempts=2)["lines"] == []
+
+
+@pytest.mark.parametrize(("speed", "move"), [(1e-6, "-c deadline=1"), (1e3, "at most 21600 s")])
+def test_a_deadline_that_is_proposed_is_one_that_a_run_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], speed: float, move: str
+) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(
+        f"[cohorts.a]\ncount = 4\nsamples = 100\nspeed = {speed}\nbandwidth = 1e6\n", "utf-8"
+    )
+    assert main(["plan", str(path), "--parameters", "1000", "-c", "deadline=1e-3"]) == 2
+    assert capsys.readouterr().err.endswith(f"{move}\n")
+
+
+@pytest.mark.parametrize("flag", ["-o", "--picture"])
+def test_a_plan_is_not_written_over_a_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(fleet([Place(4, F(0))]), "utf-8")
+    command = ["plan", str(path), "--parameters", "1000", "-c", "deadline=5000"]
+    assert main([*command, flag, "."]) == 2
+    assert capsys.readouterr().err.endswith(
+        "expected a file that can be written, got Is a directory\n"
+    )

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .chances import dropout_for
+from .checks import runs_ended
 from .expected import DEADLINE
 from .words import change, money, seconds, share
 from ...server.deadlines import LEASE_S
@@ -151,8 +152,8 @@ def changes(found: Found) -> list[str]:
 def _at_risk(found: Found) -> bool:
     """Say whether the run may well end without a result: else a lost round is only tried again."""
     job, void = found.job, 0.0 if found.masks is None else float(found.masks["void"])
-    sums = 1.0 - (1.0 - void**job.attempts) ** job.rounds
-    return max(found.expected.run_lost, sums) > _OFTEN_LOST or found.chances.miss > _MANY
+    lost = max(found.expected.run_lost, runs_ended(job, void))
+    return lost > _OFTEN_LOST or found.chances.miss > _MANY
 
 
 def _failing(found: Found) -> str:

@@ -18,6 +18,7 @@ from .words import seconds, share
 from ..fleet.counter import Purpose
 from ...host.figures import size
 from ...protocol.errors import SettingsError
+from ...server.deadlines import LEASE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,7 @@ _LOOKED_AT = 4096
 """Devices of a cohort."""
 _DOMINATES = 0.5
 _FEW = 1e-3
+_SEEN = 0.01
 _DAY = 24
 
 
@@ -42,14 +44,30 @@ def device_bytes(job: Job) -> int:
     return COPIES * model + (job.load.up if job.secure else 0)
 
 
+def runs_ended(job: Job, void: float) -> float:
+    """Return how likely a run ends by void sums, taking them for independent of each other."""
+    return 1.0 - (1.0 - void**job.attempts) ** job.rounds
+
+
 def checked(
-    description: Description, job: Job, expected: Expected, memory: ServerMemory
+    description: Description, job: Job, expected: Expected, memory: ServerMemory, void: float
 ) -> Iterator[str]:
     """Yield the lines.
 
-    Raises:
-        SettingsError: No device that the fleet has can be in time, or train the model.
+    Args:
+        description: The fleet.
+        job: What is asked of it.
+        expected: What its rounds are like.
+        memory: The server's.
+        void: How likely a secure sum is void by losses.
     """
+    ends = runs_ended(job, void)
+    if ends > _SEEN:
+        yield (
+            f"the times leave void sums out: with {share(void)} of the sums void {share(ends)} of "
+            f"such runs end without a result, by a round that fails at all its {job.attempts} "
+            "attempts"
+        )
     yield from _devices(description, job)
     yield from _sites(description, job, expected)
     limit = description.server.memory
@@ -119,4 +137,7 @@ def refuse_impossible(description: Description, job: Job, expected: Expected, se
             f"at least {seconds(fastest)}: so long take the {job.quorum} fastest devices of all, "
             "and so many updates are the quorum"
         )
-        raise SettingsError("deadline", wanted, job.deadline, f"-c deadline={2 * fastest:.0f}")
+        move = f"train less in a round, or lower the quorum: a deadline has at most {LEASE_S} s"
+        if fastest <= LEASE_S:
+            move = f"-c deadline={min(LEASE_S, max(1, math.ceil(2 * fastest)))}"
+        raise SettingsError("deadline", wanted, job.deadline, move)
