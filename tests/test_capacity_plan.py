@@ -195,7 +195,11 @@ def test_a_plan_has_the_keys_of_the_example_that_its_readers_share(
         (("--secure", "off"), "parameters: expected 1 to"),
         (("--parameters", "0"), "parameters: expected 1 to"),
         (("--parameters", "9", "--certainty", "1"), "--certainty: expected a probability"),
-        (("--parameters", "9", "--seed", "-1"), "--seed: expected 0 or more"),
+        (("--parameters", "9", "--seed", "-1"), "seed: expected an integer of at least 0"),
+        (
+            ("--parameters", "9", "-c", f"seed={1 << 64}"),
+            "seed: expected below 9223372036854775808",
+        ),
         (("--parameters", "9", "-c", "buffer=5"), "buffer: expected 0, got 5"),
         (("--parameters", "9", "-c", "nothing=5"), "expected one of"),
         (("--parameters", "9", "--clients", "7"), "ask for 10 clients"),

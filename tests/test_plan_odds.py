@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+import shutil
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,6 @@ from umbel.cli import main
 from umbel.simulation.capacity.losses import Group, Losses
 from umbel.simulation.fleet.declared import Site
 from umbel.tests.two_level import F, Place, claims, exact, fleet
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ALONE = [Place(40, F(1, 50), outage=F(7, 100))]
 MORE = [Place(10, F(1, 20), outage=F(1, 10)), Place(14, F(1, 20))]
@@ -182,3 +181,26 @@ def test_a_plan_is_not_written_over_a_directory(
     assert capsys.readouterr().err.endswith(
         "expected a file that can be written, got Is a directory\n"
     )
+
+
+def test_a_plan_sees_the_devices_of_its_runs_seed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, app = tmp_path / "fleet.toml", tmp_path / "digits"
+    path.write_text(
+        "[cohorts.a]\ncount = 5\nsamples = { uniform = [10, 900] }\nspeed = 0.1\nbandwidth = 1e6\n",
+        "utf-8",
+    )
+    shutil.copytree(Path(__file__).resolve().parents[1] / "examples" / "digits", app)
+    about = app / "pyproject.toml"
+    about.write_text(about.read_text("utf-8").replace("\nseed = 0\n", "\nseed = 7\n"), "utf-8")
+    given = [planned(path, capsys), planned(path, capsys, "--seed", "7")]
+    assert given[0]["round"]["p50"] != given[1]["round"]["p50"]
+    assert planned(path, capsys, seed=7) == given[1]
+    command = ["plan", str(path), "--app", str(app), "--rounds", "5", "--format", "json"]
+    assert main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["seed"] == 7
+    speed = found["settings"]["epochs"] / given[1]["settings"]["epochs"]
+    ratio = found["round"]["p50"] / given[1]["round"]["p50"]
+    assert ratio == pytest.approx(speed, rel=1e-3)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
+_MOST_SEED = 1 << 63
 _QUIET_S = 2.0
 _STEP = 0.1
 
@@ -48,7 +49,10 @@ Rounds = Annotated[
     int | None, typer.Option("--rounds", help="Training rounds; else the app's, or 10.")
 ]
 Certainty = Annotated[float, typer.Option(help="How sure to be that a round has its updates.")]
-Seed = Annotated[int, typer.Option(help="Of the devices and of all that is drawn.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(help="Of the devices and of all that is drawn; else the app's, or 0."),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -86,7 +90,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
     rounds: Rounds = None,
     secure: Annotated[Secure, typer.Option(help="Whether masks are on.")] = Secure.ON,
     certainty: Certainty = 0.99,
-    seed: Seed = 0,
+    seed: Seed = None,
     run_config: Settings = None,
     runs: Runs = None,
     output: Output = None,
@@ -96,8 +100,6 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
     """Say what to expect of a run: times, quorum, memory, cost, and what to change first."""
     if not 0.0 < certainty < 1.0:
         raise SettingsError("--certainty", "a probability between 0 and 1", certainty)
-    if not 0 <= seed < 2**63:
-        raise SettingsError("--seed", "0 or more", seed)
     described, measured = read(fleet), None
     if runs:
         observed = observe(umbel_home(writes=False), runs)
@@ -112,11 +114,14 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         parameters=parameters,
         settings={**from_environment(os.environ), **dict(map(pair, run_config or ()))},
     )
+    planned = subject(asked, described)
+    if planned.run.seed >= _MOST_SEED:
+        raise SettingsError("seed", f"below {_MOST_SEED}", planned.run.seed)
     question = Question(
         description=described,
-        subject=subject(asked, described),
+        subject=planned,
         certainty=certainty,
-        seed=seed,
+        seed=planned.run.seed,
         measured=measured,
     )
     found = plan(question, _progress())
