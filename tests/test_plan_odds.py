@@ -204,3 +204,22 @@ def test_a_plan_sees_the_devices_of_its_runs_seed(
     speed = found["settings"]["epochs"] / given[1]["settings"]["epochs"]
     ratio = found["round"]["p50"] / given[1]["round"]["p50"]
     assert ratio == pytest.approx(speed, rel=1e-3)
+
+
+def test_a_run_that_waits_for_devices_is_told_when_they_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twelve hours from six o'clock on, or up to 4.8 later; ten rounds of two seconds."""
+    path = tmp_path / "fleet.toml"
+    path.write_text(
+        "seed = 1\n[cohorts.a]\ncount = 20\nsamples = 20\nspeed = 0.1\nbandwidth = 1e6\n"
+        "online = { hours = 12, from = 6 }\n",
+        "utf-8",
+    )
+    found = planned(path, capsys, "--secure", "off", cohort=5)
+    told = re.match(
+        r"begin when devices are there, as in hour (\d+), or .* (\S+) % of the run", found["first"]
+    )
+    assert told is not None, found["first"]
+    assert 10 <= int(told[1]) <= 18
+    assert float(told[2]) > 99

@@ -142,7 +142,8 @@ class Found(NamedTuple):
 def changes(found: Found) -> list[str]:
     """Return what to change, each with why, what matters most first; at least one."""
     failing, waiting = _failing(found), _waiting(found)
-    ranked = (failing, waiting) if _at_risk(found) else (waiting, failing)
+    few = (_absent(found), waiting)
+    ranked = (failing, *few) if _at_risk(found) else (*few, failing)
     said = [line for line in ranked if line]
     if found.bottleneck.part in _REMEDIES or not said:
         said.append(_slow(found))
@@ -204,6 +205,18 @@ def _never_sure(found: Found, why: str) -> str:
         hours = share(remedy.outage)
         return f"see that site {remedy.site} is cut off in at most {hours} of its hours: {why}"
     return f"enrol surer devices: {why}, and no number of these has as many often enough"
+
+
+def _absent(found: Found) -> str:
+    """Return what to do about a run most of which passes before enough are online, or nothing."""
+    wait, length = found.expected.wait.mean, found.expected.seconds.mean
+    if wait <= _MOSTLY * (wait + length):
+        return ""
+    fullest = max(found.expected.by_hour, key=lambda hour: hour.online)
+    return (
+        f"begin when devices are there, as in hour {fullest.hour}, or enrol some of other hours: "
+        f"{share(wait / (wait + length))} of the run passes until {found.job.quorum:,} are online"
+    )
 
 
 def _waiting(found: Found) -> str:
