@@ -240,7 +240,11 @@ def test_a_round_longer_than_its_plan_pauses_and_names_the_cohort(tmp_path: Path
     [
         ({"settings": {"secure": True}}, "plan: secure: expected that of the run, False, got True"),
         ({"settings": {"cohort": 9}}, "plan: cohort: expected that of the run, 12, got 9"),
-        ({"fleet": {"clients": 21}}, "plan: clients: expected that of the run, 20, got 21"),
+        (
+            {"fleet": {"clients": 21}},
+            "plan: clients: expected that of the run, 20, got 21; "
+            "umbel plan --clients 20, or a run of 21 clients",
+        ),
         ({"fleet": {"digest": "ab" * 32}}, "plan: fleet: expected that of the run, "),
         ({"model": {"parameters": 76}}, "plan: parameters: expected those of the run's model, 75"),
     ],
