@@ -258,10 +258,10 @@ def _hypergeometric(n: int, marked: int, sample: int, x: int) -> float:
     if not max(0, sample - (n - marked)) <= x <= min(sample, marked):
         return 0.0
     return math.exp(
-        _log_choose(marked, x) + _log_choose(n - marked, sample - x) - _log_choose(n, sample)
+        log_choose(marked, x) + log_choose(n - marked, sample - x) - log_choose(n, sample)
     )
 
 
-def _log_choose(n: int, k: int) -> float:
+def log_choose(n: int, k: int) -> float:
     """Return ln C(n, k)."""
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from ..protocol.graph import log_choose
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -20,7 +22,9 @@ def binomial(n: int, k: int, p: float) -> float:
     """Return P[X >= k] for n trials that each succeed with probability p, 0 < p < 1."""
     if k <= 0:
         return 1.0
-    return _sum(_choose(n, j) + j * math.log(p) + (n - j) * math.log1p(-p) for j in range(k, n + 1))
+    return _sum(
+        log_choose(n, j) + j * math.log(p) + (n - j) * math.log1p(-p) for j in range(k, n + 1)
+    )
 
 
 def beta_binomial(n: int, k: int, lost: int, kept: int) -> float:
@@ -29,16 +33,12 @@ def beta_binomial(n: int, k: int, lost: int, kept: int) -> float:
         return 1.0
     a, b = 0.5 + lost, 0.5 + kept
     return _sum(
-        _choose(n, j) + _log_beta(a + j, b + n - j) - _log_beta(a, b) for j in range(k, n + 1)
+        log_choose(n, j) + _log_beta(a + j, b + n - j) - _log_beta(a, b) for j in range(k, n + 1)
     )
 
 
 def _sum(terms: Iterable[float]) -> float:
     return min(1.0, math.fsum(map(math.exp, terms)))
-
-
-def _choose(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def _log_beta(a: float, b: float) -> float:
