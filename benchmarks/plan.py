@@ -21,22 +21,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from .clock_process import FLEET
 from .process_memory import MIB
 from .record import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FLEET = """seed = 7
-[cohorts.all]
-share = 1
-samples = { loguniform = [12.2, 90.0] }
-speed = { lognormal = { median = 0.02, sigma = 0.6 } }
-bandwidth = { loguniform = [2e5, 4e6] }
-jitter = 0.1
-dropout = 0.02
-online = { hours = { uniform = [1.92, 11.52] }, from = { uniform = [0, 24] } }
-"""
 _SETTINGS = ("deadline=120", "dropout=0.05")
 _LARGE = 50
 """Times as many in the second pair of cases."""
