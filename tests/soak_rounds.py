@@ -64,8 +64,9 @@ class Soak:
     """One soak, from the first process to the last."""
 
     def __init__(
-        self, folder: Path, rounds: int, clients: int, *, seed: int = 1, share: float = SHARE
-    ) -> None:
+        self, folder: Path, rounds: int, clients: int, *,
+        seed: int = 1, share: float = SHARE, stop: float = STOP,
+    ) -> None:  # fmt: skip
         """Start every process; the run begins when all clients have joined."""
         config = {"rounds": rounds, "deadline": DEADLINE, "trip": TRIP, "attempts": ATTEMPTS}
         self.rounds = rounds
@@ -74,7 +75,7 @@ class Soak:
         self.proxies = [line(self.field.port, index) for index in range(clients)]
         self.faults = Faults(
             self.field, self.proxies,
-            seed=seed, share=share, stop=STOP, witnesses=min(WITNESSES, clients),
+            seed=seed, share=share, stop=stop, witnesses=min(WITNESSES, clients),
         )  # fmt: skip
         self.ledger = Ledger(self.field)
         self.vitals = soak_vitals.Record()

@@ -11,17 +11,19 @@ import pytest
 
 from umbel.server.ledger import RoundRecord
 from umbel.tests.integers import weight
-from umbel.tests.soak_rounds import Soak
+from umbel.tests.soak_rounds import DEADLINE, Soak
 from umbel.tests.soak_task import Chain
 from umbel.tests.soak_vitals import Vital, growth
 
 ROUNDS, CLIENTS = 12, 6
+STOP = DEADLINE + 0.5
+"""Seconds: however fast the machine is, a client that stands still for them misses a round."""
 
 
 def test_every_round_finishes_with_its_exact_sum_while_clients_are_cut_stopped_and_killed() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="soak-") as folder,
-        Soak(Path(folder), ROUNDS, CLIENTS, seed=4, share=0.1) as soak,
+        Soak(Path(folder), ROUNDS, CLIENTS, seed=4, share=0.1, stop=STOP) as soak,
     ):
         soak.play()
         report = soak.report()
