@@ -30,7 +30,7 @@ from .layer_sizes import layer_sizes
 from .record import Measurement, interleave
 from ..protocol.errors import VoidRound
 from ..strategies.flower_replies import Landed, ObjectReply, Objects, packed
-from ..strategies.landing import Incoming, Landing
+from ..strategies.landing import COMPILED, Incoming, Landing
 from ..strategies.object_tree import read_object
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ _NEAR = 2.4e-7
 
 def cases(params: int, runs: int) -> Iterator[Measurement]:
     """Yield both cases; the means are compared before anything is timed."""
+    COMPILED.load()
     race = _Race(params)
     race.check()
     took = interleave(

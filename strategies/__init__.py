@@ -18,8 +18,9 @@ Flower     flower_fedavg.py and flower_fedopt.py are Flower's strategies of thes
            flower_streaming.py is the Grid under their rounds: what flower_replies.py makes of
            replies as they come, over the private names of flower_objects.py. object_tree.py reads
            Flower's objects, npy.py the head of an array in one, and landing.py has the slots that
-           their bytes go to and the sum of these. flower_robust.py are the robust strategies, whose
-           models are kept one by one (kept_models.py).
+           their bytes go to and the sum of these, numba_landing.py its compiled passes
+           (numba_finite.py is one of them, and of the rules'). flower_robust.py are the robust
+           strategies, whose models are kept one by one (kept_models.py).
 Robustness selection_network.py picks ranks without a sort, for the rules a coordinate at a time;
            gram.py has the rules that look at distances, from inner products alone.
            numpy_tiles.py are the kernels over the clients' rows, numba_tiles.py their compiled

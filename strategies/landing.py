@@ -5,6 +5,9 @@
     fold     total <- total + w^T rows      in tiles that are widened, K rows at a time
     mean     total / sum(w), rounded once into each array's dtype
 
+With numba (the extra `[fast]`) float32 arrays are looked at, folded and divided by the compiled
+passes of numba_landing.py, from the first batch after they are compiled on.
+
 A piece is copied once, to its place; no array is built. Nothing of an update is added before all
 of it has come and passed: names, dtype, shape, length and finiteness of every array. Integer and
 bool arrays are buffers: they are compared with the model's and left out.
@@ -27,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import npy
+from .compiled import Compiled
 from .fedavg import TILE, is_float, tiles
 from ..protocol.errors import BadUpdate, RoundFailed
 
@@ -41,8 +45,13 @@ ROOM = 1 << 28
 """Bytes that slots beyond the first may take."""
 NUMPY = "numpy.ndarray"
 """What Flower says of an array that is a .npy file."""
+WORTH = 1 << 20
+"""Bytes of a model from which on the fold is worth a compiler."""
+COMPILED = Compiled(".numba_landing", __package__)
 _ALIGN = 64
 _NARROW = 4
+_LOOK = 1 << 18
+"""Bytes that are copied at once, and looked at while they are still in the cache."""
 
 
 class Incoming(NamedTuple):
@@ -81,6 +90,8 @@ class Landing:
         self._wide = np.empty((rows, TILE), np.float64)
         self._weights: list[float] = []
         self._weight = 0.0
+        if end >= WORTH:
+            COMPILED.load_beside()
 
     def again(self, model: Mapping[str, NDArray[Any]]) -> Landing:
         """Return a landing for the next round: this one, emptied, where the arrays are alike."""
@@ -122,17 +133,26 @@ class Landing:
         count = len(self._weights)
         if count == 0:
             return
-        weights = np.array(self._weights)
+        weights, kernels = np.array(self._weights), COMPILED.module
         for _, rows, total in self._sections:
-            for tile in tiles(total.size):
-                wide = self._wide[:count, : tile.stop - tile.start]
-                np.copyto(wide, rows[:count, tile])
-                if self._weight == 0.0:  # what the round before left is written over
-                    np.matmul(weights, wide, out=total[tile])
-                else:
-                    total[tile] += weights @ wide
+            if kernels is not None and rows.dtype == np.float32:
+                kernels.fold(total, rows[:count], weights, begins=self._weight == 0.0)
+            else:
+                self._fold(total, rows[:count], weights)
         self._weight += math.fsum(self._weights)
         self._weights.clear()
+
+    def _fold(
+        self, total: NDArray[np.float64], rows: NDArray[Any], weights: NDArray[np.float64]
+    ) -> None:
+        """Do it tile by tile in numpy."""
+        for tile in tiles(total.size):
+            wide = self._wide[: len(rows), : tile.stop - tile.start]
+            np.copyto(wide, rows[:, tile])
+            if self._weight == 0.0:  # what the round before left is written over
+                np.matmul(weights, wide, out=total[tile])
+            else:
+                total[tile] += weights @ wide
 
     def mean(self) -> dict[str, NDArray[Any]]:
         """Return the weighted mean of the float arrays, each in its own dtype.
@@ -152,8 +172,11 @@ class Landing:
             first = (place.start - starts[like.dtype]) // like.dtype.itemsize
             total = self._total[like.dtype][first : first + like.size]
             mean = self._rows[0, place].view(like.dtype)
-            for tile in tiles(like.size):
-                mean[tile] = total[tile] / self._weight
+            if COMPILED.module is not None and like.dtype == np.float32:
+                COMPILED.module.divide(total, self._weight, mean)
+            else:
+                for tile in tiles(like.size):
+                    mean[tile] = total[tile] / self._weight
             means[name] = mean.reshape(like.shape)
         return means
 
@@ -171,42 +194,54 @@ class Landing:
             expected, got = f"{want.dtype} {want.shape}", f"{head.dtype} {head.shape}"
             raise BadUpdate(node, what, expected, got)
         place = self._places.get(name)
-        out = None if place is None else row[place]
-        _copy(node, what, chain([first[head.start :]], pieces), want.nbytes, out)
-        if out is not None:
-            values = out.view(want.dtype)
-            if head.fortran and want.ndim > 1:
-                values[:] = values.reshape(want.shape, order="F").ravel()
-            _check_finite(node, what, values)
+        numbers = chain([first[head.start :]], pieces)
+        if place is None:
+            _pass_over(node, what, numbers, want.nbytes)
+            return
+        values = row[place].view(want.dtype)
+        _copy(node, what, numbers, values)
+        if head.fortran and want.ndim > 1:
+            values[:] = values.reshape(want.shape, order="F").ravel()
 
 
-def _copy(
-    node: str,
-    what: str,
-    pieces: Iterable[bytes | memoryview],
-    nbytes: int,
-    out: NDArray[np.uint8] | None,
-) -> None:
-    """Copy pieces one after another; they must be `nbytes` long together."""
-    at = 0
+def _copy(node: str, what: str, pieces: Iterable[bytes | memoryview], values: NDArray[Any]) -> None:
+    """Copy pieces one after another and look at the numbers; they must fill `values`."""
+    out, at, seen = values.view(np.uint8), 0, 0
     for piece in pieces:
-        end = at + len(piece)
-        if end > nbytes:
+        if at + len(piece) > out.size:
+            raise BadUpdate(node, what, f"{out.size} bytes", "more")
+        data = np.frombuffer(piece, np.uint8)
+        for start in range(0, data.size, _LOOK):
+            part = data[start : start + _LOOK]
+            out[at : at + part.size] = part
+            at += part.size
+            whole = at // values.itemsize
+            _check_finite(node, what, values[seen:whole])
+            seen = whole
+    if at != out.size:
+        raise BadUpdate(node, what, f"{out.size} bytes", at)
+
+
+def _pass_over(node: str, what: str, pieces: Iterable[bytes | memoryview], nbytes: int) -> None:
+    """Take the pieces of an array that is left out, `nbytes` long together."""
+    got = 0
+    for piece in pieces:
+        got += len(piece)
+        if got > nbytes:
             raise BadUpdate(node, what, f"{nbytes} bytes", "more")
-        if out is not None and end > at:
-            out[at:end] = np.frombuffer(piece, np.uint8)
-        at = end
-    if at != nbytes:
-        raise BadUpdate(node, what, f"{nbytes} bytes", at)
+    if got != nbytes:
+        raise BadUpdate(node, what, f"{nbytes} bytes", got)
 
 
-def _check_finite(node: str, what: str, flat: NDArray[Any]) -> None:
+def _check_finite(node: str, what: str, values: NDArray[Any]) -> None:
+    kernels = COMPILED.module
+    if kernels is not None and values.dtype == np.float32 and kernels.finite(values):
+        return
+    if values.dtype.itemsize < _NARROW:
+        values = values.astype(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        for tile in tiles(flat.size):
-            values = flat[tile]
-            if values.dtype.itemsize < _NARROW:
-                values = values.astype(np.float32)
-            # NaN and infinity survive the sum of squares: one look a tile is enough.
-            if not math.isfinite(float(values @ values)) and not np.isfinite(values).all():
-                got = values[~np.isfinite(values)][0]
-                raise BadUpdate(node, what, "finite values", got)
+        square = float(values @ values)
+    # NaN and infinity survive the sum of squares: one look is enough.
+    if not math.isfinite(square) and not np.isfinite(values).all():
+        got = values[~np.isfinite(values)][0]
+        raise BadUpdate(node, what, "finite values", got)

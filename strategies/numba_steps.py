@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numpy as np
 
+from .numba_finite import finite
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -22,13 +24,7 @@ if TYPE_CHECKING:
 
     Tile = NDArray[np.float32]
 
-_INFINITE = 0x7F800000
-"""Bits of a float32's infinity: those of a NaN are more, those of a finite number are less."""
-
-
-def finite(tile: Tile) -> bool:
-    """Say whether no value is infinite or NaN."""
-    return bool(_FINITE(tile.view(np.int32)))
+__all__ = ["adagrad", "adam", "finite", "momentum", "yogi"]
 
 
 def adam(x: Tile, d: Tile, y: Tile, own: Sequence[Tile], numbers: Sequence[float]) -> None:
@@ -49,13 +45,6 @@ def adagrad(x: Tile, d: Tile, y: Tile, own: Sequence[Tile], numbers: Sequence[fl
 def momentum(x: Tile, d: Tile, y: Tile, own: Sequence[Tile], numbers: Sequence[float]) -> None:
     """FedAvgM; numbers: learning rate, momentum."""
     _MOMENTUM(x, d, y, *own, *numbers)
-
-
-def _finite(bits):  # type: ignore[no-untyped-def]
-    most = np.int32(0)
-    for i in range(len(bits)):
-        most = max(most, np.int32(bits[i] & np.int32(0x7FFFFFFF)))
-    return most < _INFINITE
 
 
 def _adam(x, d, y, m, v, b1, b2, factor, tau, shrink):  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
@@ -103,6 +92,5 @@ def _compiled(function: Callable[..., Any], tiles: int, numbers: int) -> Any:
     return numba.njit(numba.void(*kinds), nogil=True, error_model="numpy")(function)
 
 
-_FINITE: Any = numba.njit("boolean(int32[::1])", nogil=True)(_finite)
 _ADAM, _YOGI = _compiled(_adam, 5, 5), _compiled(_yogi, 5, 4)
 _ADAGRAD, _MOMENTUM = _compiled(_adagrad, 4, 2), _compiled(_momentum, 4, 2)

@@ -1,32 +1,37 @@
-"""Zeros that nobody has written take no memory."""
+"""Memory of zeros: what it holds, and how the kernel is asked for it."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from umbel.server.core.pages import LARGE, zeros
 
-
-@pytest.mark.parametrize("size", [0, 1, LARGE - 1, LARGE, LARGE + 8])
-def test_they_are_zeros_and_writable(size: int) -> None:
-    found = zeros(size)
-    assert (len(found), found.readonly) == (size, False)
-    assert not any(found[:4096])
-    assert not any(found[-4096:])
-    found[-1:] = b"x"[:size]
-    assert bytes(found[-1:]) == b"x"[:size]
+SMAPS = Path("/proc/self/smaps")
+HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def test_what_is_not_written_takes_no_memory() -> None:
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * 4096
+@pytest.mark.parametrize("size", [0, 1, LARGE - 1, LARGE, LARGE + 1, 8 * LARGE + 24])
+def test_it_is_so_many_writable_zeros(size: int) -> None:
+    view = zeros(size)
+    assert (len(view), view.readonly) == (size, False)
+    numbers = np.frombuffer(view, np.uint8)
+    assert not numbers.any()
+    numbers[:] = 7
+    assert bytes(view[-1:]) == b"\7"[:size]
+    assert not np.frombuffer(zeros(size), np.uint8).any()
 
-    before = resident()
-    found = zeros(64 << 20)
-    assert resident() - before < 8 << 20
-    found[: 32 << 20] = bytes(32 << 20)
-    assert resident() - before > 24 << 20
-    del found
-    assert resident() - before < 16 << 20
+
+@pytest.mark.skipif(not (SMAPS.exists() and HUGE.exists()), reason="this kernel has no huge pages")
+def test_a_large_one_is_advised_to_be_in_huge_pages() -> None:
+    view = zeros(8 * LARGE)
+    address = np.frombuffer(view, np.uint8).ctypes.data
+    flags = ""
+    for mapping in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", SMAPS.read_text()):
+        low, high = (int(end, 16) for end in mapping.split(maxsplit=1)[0].split("-"))
+        if low <= address < high:
+            flags = mapping.rpartition("VmFlags:")[2]
+    assert "hg" in flags.split()
