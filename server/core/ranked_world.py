@@ -357,9 +357,15 @@ class RankedSum:
             self._change.wait_for(lambda: not self._folding)
             if self._failed is not None:
                 raise self._failed
-            self._wipe()
+            if not self._wiped:
+                used = sorted(self._used)
+                for place in used:
+                    _zero(self.about.slot(self._ring, place)[self.about.split :])
+                self._job("wipe", slots=used).wait()  # each rank its columns
+                self._wiped = True
 
     def _wipe(self) -> None:
+        """Zero them here: perhaps no rank lives."""
         if not self._wiped:
             self._wiped = True
             for place in self._used:

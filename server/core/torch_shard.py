@@ -1,13 +1,14 @@
 """What a rank does with its shard of a sum: fold a batch, take masks off, make the server step.
 
     fold     accumulator b = accumulator b-1 + the rows of the batch's slots     mod 2^32
+    wipe     zeros into the slots of a frozen sum, and into the accumulator that does not count
     unmask   accumulator b = accumulator b-1 +- key streams
     check    refuse a word that, as int32, lies beyond +-bound
     products of a robust rule's messages, the inner products over some parts   ranked_rows.py
     step     the next model and its moments, moved in place, from the words         stepping.py
     leaves   SHA-256 of the next model's leaves
 
-The first two are done by `_once`: into the accumulator that does not count yet, and then the
+`fold` and `unmask` are done by `_once`: into the accumulator that does not count yet, and then the
 commit word is set (shared_sum.py). A command that comes again, because a rank was killed before it
 could answer, finds its commit word set and is answered; or it is done anew from the accumulator
 that counts. Kernels are those of torch_kernels.py, with one OpenMP thread. Where there is a GPU,
@@ -59,6 +60,17 @@ def fold(desk: Desk, head: dict[str, Any], _payload: bytearray) -> Answer:
             source = target
 
     _once(desk, about, head["batch"], work)
+    return {}, b""
+
+
+def wipe_slots(desk: Desk, head: dict[str, Any], _payload: bytearray) -> Answer:
+    """Zero the rank's columns of what the batches have left behind."""
+    about = SharedSum(**head["sum"])
+    rows = about.rows(desk.segment(about.ring, about.ring_bytes), desk.rank)
+    for place in head["slots"]:
+        rows[place] = 0
+    pair = desk.segment(about.pair, about.pair_bytes)
+    about.mine(pair, head["batch"] + 1, desk.rank)[:] = 0
     return {}, b""
 
 
@@ -180,6 +192,7 @@ def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 COMMANDS: dict[str, Callable[[Desk, dict[str, Any], bytearray], Answer]] = {
     "fold": fold,
+    "wipe": wipe_slots,
     "unmask": unmask,
     "check": check,
     "products": products,
