@@ -45,8 +45,8 @@ ROOM = 1 << 28
 """Bytes that slots beyond the first may take."""
 NUMPY = "numpy.ndarray"
 """What Flower says of an array that is a .npy file."""
-WORTH = 1 << 20
-"""Bytes of a model from which on the fold is worth a compiler."""
+WORTH = 1 << 24
+"""Bytes of a model from which on the fold is worth a compiler, which takes 150 MB itself."""
 COMPILED = Compiled(".numba_landing", __package__)
 _ALIGN = 64
 _NARROW = 4
