@@ -110,7 +110,8 @@ def test_twenty_kills_at_any_moment(tmp_path: Path) -> None:
         assert [a == b for a, b in zip(before, after, strict=True)].count(False) == 1
         assert after[victim] != before[victim]
     assert _vitals()[:2] == before_all[:2]
-    assert _vitals()[2] < before_all[2] + LAYOUT.total_bytes
+    # A message lost at each kill would be twenty; the heap may keep one or two between rounds.
+    assert _vitals()[2] < before_all[2] + 4 * LAYOUT.total_bytes
     assert len(lines) == 20
     world.close()
     assert not list(tmp_path.iterdir())
