@@ -260,7 +260,8 @@ def test_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_may_end_a_run_comes_before_what_it_waits_for_in_vain(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    hospitals = (EXAMPLES / "hospitals.toml", "--parameters", 25_000_000, "-c", "deadline=3600")
+    hospitals = [EXAMPLES / "hospitals.toml", "--parameters", 25_000_000, "-c", "deadline=3600"]
+    hospitals += ["--rounds", 50]
     once = _plan(capsys, *hospitals, "-c", "attempts=1")
     again = _plan(capsys, *hospitals, "-c", "attempts=3")
     waits = "lower the deadline to 14.0 min: "

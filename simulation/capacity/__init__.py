@@ -1,6 +1,7 @@
 """What to expect of a fleet before a run: formulas where they are exact, drawn numbers elsewhere.
 
-job.py is what a run asks of its fleet, sample.py a distribution that was drawn.
+job.py is what a run asks of its fleet, sample.py a distribution that was drawn, rosters.py who
+must stay in a secure round.
 
 rounds.py draws a run's rounds: expected.py is what it returns, population.py the devices, course.py
 the chain of rounds, weather.py what happens to all of a site at once. few.py has the rounds of a

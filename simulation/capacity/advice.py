@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .chances import dropout_for
-from .checks import runs_ended
 from .expected import DEADLINE
 from .words import change, money, seconds, share
 from ...server.deadlines import LEASE_S
@@ -152,9 +151,7 @@ def changes(found: Found) -> list[str]:
 
 def _at_risk(found: Found) -> bool:
     """Say whether the run may well end without a result: else a lost round is only tried again."""
-    job, void = found.job, 0.0 if found.masks is None else float(found.masks["void"])
-    lost = max(found.expected.run_lost, runs_ended(job, void))
-    return lost > _OFTEN_LOST or found.chances.miss > _MANY
+    return found.expected.run_lost > _OFTEN_LOST or found.chances.miss > _MANY
 
 
 def _failing(found: Found) -> str:
@@ -183,7 +180,7 @@ def _void(masks: Mapping[str, Any], attempts: int) -> str:
 def _missing(found: Found) -> str:
     """Return what to do about rounds below their quorum."""
     job, quorum, suggested = found.job, found.chances.quorum, found.deadline.suggested
-    why = f"{share(found.chances.miss)} of the rounds have fewer than {job.quorum:,} updates"
+    why = f"{share(found.chances.below)} of the rounds have fewer than {job.quorum:,} updates"
     if suggested is not None and suggested > job.deadline:
         return f"raise the deadline to {seconds(suggested)}: {why}"
     if quorum.invite is not None and quorum.invite > job.invited:

@@ -21,6 +21,7 @@ import numpy as np
 from .expected import End
 from .losses import Group, Losses
 from .quorum import quorum
+from .rosters import Rosters
 from .words import share
 from ...server.cohort import invitations
 
@@ -49,14 +50,21 @@ class Chances:
     quorum: Quorum
     """Of the updates without which a round has no result."""
     cohort: Quorum
-    """Of all that it waits for."""
+    """Of all that it waits for; with masks, of a whole roster."""
+    full: Losses
+    """Those who may be asked for that; with masks nobody is lost on the way to a roster."""
+    below: float
+    """How likely a round has fewer updates than the quorum."""
     miss: float
+    """How likely it has no result: so few, or masks that do not come off."""
+    independent: float
+    """The same of devices that are as sure one by one, but independent of each other."""
     run_lost: float
 
     @property
     def sure(self) -> bool:
         """Whether rounds reach their quorum as surely as is asked for."""
-        return self.miss <= 1.0 - self.quorum.certainty
+        return self.below <= 1.0 - self.quorum.certainty
 
     @property
     def comes(self) -> int:
@@ -75,15 +83,18 @@ class Chances:
     @property
     def line(self) -> str:
         """Say how likely a round is below its quorum, and what independence would claim."""
-        exact = self.quorum.miss
-        if max(self.miss, self.quorum.independent) < _NEVER:
-            return (
-                f"{share(self.miss)} of the rounds have fewer than {self.quorum.needed:,} updates"
+        said = self.quorum.line
+        if max(self.below, self.quorum.independent) < _NEVER:
+            said = (
+                f"{share(self.below)} of the rounds have fewer than {self.quorum.needed:,} updates"
             )
-        if self.miss > exact + _SEEN:
-            hours = f"with the hours in which few are online it is {share(1.0 - self.miss)}"
-            return f"{self.quorum.line}; {hours}"
-        return self.quorum.line
+        elif self.below > self.quorum.miss + _SEEN:
+            said += f"; with the hours in which few are online it is {share(1.0 - self.below)}"
+        if self.miss > self.below + _SEEN:
+            said += f"; {share(self.miss)} of the rounds have no sum whose masks come off"
+            if abs(self.miss - self.independent) > _SEEN:
+                said += f" (independence would claim {share(self.independent)})"
+        return said
 
     def described(self) -> dict[str, Any]:
         """Return it as a plan's file has it."""
@@ -91,7 +102,7 @@ class Chances:
             "needed": self.quorum.needed,
             "wanted": self.cohort.needed,
             "miss": self.miss,
-            "independent": self.quorum.independent,
+            "independent": self.independent,
             "run_lost": self.run_lost,
             "invite": self.cohort.invite,
             "invite_independent": self.cohort.invite_independent,
@@ -102,7 +113,7 @@ class Chances:
 
     def _by_asked(self) -> list[list[float]]:
         """Return numbers of asked, with how likely fewer than the wanted updates come of them."""
-        losses, wanted = self.losses, self.cohort.needed
+        losses, wanted = self.full, self.cohort.needed
         most = min(losses.size, 2 * max(self.cohort.invite or 0, self.cohort.asked))
         if most < wanted:
             return []
@@ -124,18 +135,49 @@ def chances(at: Stand, job: Job, expected: Expected, certainty: float) -> Chance
     online = float(np.median(hours)) if hours else 0.0
     sites = at.description.sites
     found = groups(at.description, at.look(job=waits(at.job), work=_WORK), online)
-    odds = [
-        quorum(found, sites, needed=needed, asked=job.invited, certainty=certainty)
-        for needed in (job.quorum, job.cohort)
-    ]
-    exact = odds[0].miss
+    losses = Losses(found, sites)
+    full = Losses([replace(group, dropout=0.0, site="") for group in found], {})
+    if not job.secure:
+        full = losses
+    few, all_ = (
+        quorum(of.groups, sites, needed=needed, asked=job.invited, certainty=certainty)
+        for of, needed in ((losses, job.quorum), (full, job.cohort))
+    )
+    exact = missed(losses, job)
+    void = exact - few.miss if job.secure else 0.0
+    seen = max(exact, expected.miss) if scarce(job, expected) else exact
     return Chances(
-        losses=Losses(found, sites),
-        quorum=odds[0],
-        cohort=odds[1],
-        miss=max(exact, expected.miss) if scarce(job, expected) else exact,
+        losses=losses,
+        quorum=few,
+        cohort=all_,
+        full=full,
+        below=max(few.miss, seen - void),
+        miss=seen,
+        independent=missed(_alone(losses), job),
         run_lost=expected.run_lost,
     )
+
+
+def missed(losses: Losses, job: Job) -> float:
+    """Return how likely one try has no result.
+
+    Args:
+        losses: Those who may be asked.
+        job: What is asked of them.
+    """
+    if job.secure:
+        return Rosters(job).missed(losses)
+    return losses.miss(min(job.invited, losses.size), job.quorum)
+
+
+def _alone(losses: Losses) -> Losses:
+    """Return devices that lose as much, but independently of each other."""
+    kept = []
+    for group in losses.groups:
+        site = losses.sites.get(group.site)
+        stays = (1.0 - (site.outage if site else 0.0)) * (1.0 - group.dropout)
+        kept.append(replace(group, dropout=1.0 - stays, site=""))
+    return Losses(kept, {})
 
 
 def scarce(job: Job, expected: Expected) -> bool:

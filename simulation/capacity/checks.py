@@ -44,13 +44,8 @@ def device_bytes(job: Job) -> int:
     return COPIES * model + (job.load.up if job.secure else 0)
 
 
-def runs_ended(job: Job, void: float) -> float:
-    """Return how likely a run ends by void sums, taking them for independent of each other."""
-    return 1.0 - (1.0 - void**job.attempts) ** job.rounds
-
-
 def checked(
-    description: Description, job: Job, expected: Expected, memory: ServerMemory, void: float
+    description: Description, job: Job, expected: Expected, memory: ServerMemory
 ) -> Iterator[str]:
     """Yield the lines.
 
@@ -59,15 +54,7 @@ def checked(
         job: What is asked of it.
         expected: What its rounds are like.
         memory: The server's.
-        void: How likely a secure sum is void by losses.
     """
-    ends = runs_ended(job, void)
-    if ends > _SEEN:
-        yield (
-            f"the times leave void sums out: with {share(void)} of the sums void {share(ends)} of "
-            f"such runs end without a result, by a round that fails at all its {job.attempts} "
-            "attempts"
-        )
     yield from _devices(description, job)
     yield from _sites(description, job, expected)
     limit = description.server.memory
@@ -76,10 +63,12 @@ def checked(
             f"the server needs {size(memory.peak)} and has {size(int(limit))}: lower cohort, take "
             "a rule that keeps no updates, or a larger machine"
         )
-    if not math.isfinite(expected.total.at(0.5)):
+    if expected.run_lost > _SEEN:
+        null = "" if math.isfinite(expected.total.at(0.5)) else " (p50 of the run is null)"
+        tries = "its one attempt" if job.attempts == 1 else f"all its {job.attempts} attempts"
         yield (
-            f"more than half of such runs end without a result: a round fails at all its "
-            f"{job.attempts} attempts (p50 of the run is null)"
+            f"{share(expected.run_lost)} of such runs end without a result: a round fails at "
+            f"{tries}{null}"
         )
     hours = [hour.hour for hour in expected.by_hour if math.isnan(hour.p50)]
     if hours:

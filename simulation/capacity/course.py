@@ -32,7 +32,7 @@ class Tried(NamedTuple):
     seconds: Reals
     """From then to the close."""
     missed: NDArray[np.bool_]
-    """Whether fewer arrived than the quorum."""
+    """Whether fewer arrived than the quorum; with masks, whether there is no sum."""
     chance: Reals
     """How likely that was; where it is not known, whether it happened."""
     online: Reals

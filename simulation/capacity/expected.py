@@ -91,7 +91,7 @@ class Expected:
     total: Sample
     """Seconds of a run; infinity where a round fails at all its attempts and ends it."""
     miss: float
-    """How likely one try has fewer updates than the quorum."""
+    """How likely one try has fewer updates than the quorum, or masks that do not come off."""
     run_lost: float
     """How likely a round fails at all its attempts before the run's end."""
     tries: float

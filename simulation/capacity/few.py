@@ -12,6 +12,7 @@ import numpy as np
 
 from .course import Shares, Tried
 from .expected import PARTS, End
+from .rosters import Rosters
 from .weather import Weather
 from .windows import Windows
 
@@ -54,6 +55,7 @@ class Few:
         self._job, self._draw = job, draw
         self._windows = Windows(self._devices, runs, draw)
         self._weather = Weather(population.description, runs, draw)
+        self._rosters = Rosters(job)
         cohorts = len(population.description.cohorts)
         self._outcomes, self._spent = np.zeros((cohorts, len(End))), np.zeros((3, cohorts))
         self._closed, self._tries = np.zeros((cohorts, len(PARTS))), 0
@@ -88,8 +90,20 @@ class Few:
         places = asked.kind[here, last[here]] * len(PARTS) + np.argmax(parts, axis=0)
         self._closed += np.bincount(places, minlength=self._closed.size).reshape(self._closed.shape)
         missed = np.count_nonzero(used, axis=1) < job.quorum
+        if job.secure:
+            missed = self._void(asked)
         self._tries += len(runs)
         return Tried(opened, seconds, missed, missed.astype(float), online.astype(float))
+
+    def _void(self, asked: _Asked) -> NDArray[np.bool_]:
+        """Return which rosters have no sum: see rosters.py."""
+        finishes = asked.there & ((asked.outcome == End.USED) | (asked.outcome == End.LOST))
+        done = np.where(finishes & (asked.seconds <= self._job.deadline), asked.seconds, np.inf)
+        first = np.argsort(done, axis=1, kind="stable")[:, : self._job.cohort]
+        member = np.isfinite(np.take_along_axis(done, first, axis=1))
+        lost = member & (np.take_along_axis(asked.outcome, first, axis=1) == End.LOST)
+        n = np.count_nonzero(member, axis=1)
+        return self._rosters.void(n, n - np.count_nonzero(lost, axis=1), self._draw)
 
     def _gathered(self, runs: Ids, now: Reals) -> tuple[Reals, Reals, Reals, Ids]:
         """Return when enough are online from now on, the windows then, and how many are online.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,8 +25,12 @@ from ...protocol.errors import SettingsError
 from ...protocol.graph import COMPLETE_UP_TO, parameters
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from .losses import Count
     from ...protocol.graph import Parameters
+
+    Reals = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +62,21 @@ def void(p: Parameters, stay: Count) -> Void:
         raise ValueError(f"a count of {len(stay.shares) - 1} members: expected {p.n}")
     lost = stay.shares[::-1]
     many = float(lost[p.d + 1 :].sum())
-    spare = p.k - p.t
-    apart = 0.0
+    return Void(many, float(lost[: p.d + 1] @ thin(p)))
+
+
+@lru_cache(256)
+def thin(p: Parameters) -> Reals:
+    """Return how likely, at most, one of the neighbourhoods is too thin.
+
+    Returns:
+        By how many are lost, 0 to D; shape (D + 1,).
+    """
+    spare, found = p.k - p.t, np.zeros(p.d + 1)
     for x in range(spare + 1, p.d + 1):
         few = float(hypergeometric(p.n, x, p.k)[spare + 1 :].sum())
-        apart += float(lost[x]) * min(1.0, p.n * few)
-    return Void(many, apart)
+        found[x] = min(1.0, p.n * few)
+    return found
 
 
 def suited(n: int, stay: Count, *, alpha: float, a_min: int = 1, certainty: float) -> float | None:

@@ -34,10 +34,13 @@ class Job:
     parameters: int
     item_bytes: int = 4
     """Bytes of one parameter in memory."""
-    secure: bool = True
+    secure: bool = False
+    """Whether masks are on: a round is void if more are lost than its roster bears."""
     alpha: float = 0.1
     delta: float = 0.1
     """Shares of members that may be corrupt and lost (protocol/graph.py)."""
+    a_min: int = 1
+    """Corrupt members to bear at least."""
 
     def __post_init__(self) -> None:
         """Compare the numbers with each other.

@@ -136,6 +136,22 @@ class Losses:
             return self._missed(n, k)
         return float(self._all[:k].sum() if n == self.size else self._misses(k)[n])
 
+    def misses(self, needs: Mapping[int, int]) -> dict[int, float]:
+        """Return for each number of asked how likely fewer than it needs deliver.
+
+        Raises:
+            ValueError: More would be asked than there are.
+        """
+        self._check(max(needs))
+        if self.size > FEW:
+            return {n: self._missed(n, k) for n, k in needs.items()}
+        shares, found = self._all, {}
+        for n in sorted(needs, reverse=True):
+            while len(shares) > n + 1:
+                shares = _one_left_out(shares)
+            found[n] = float(shares[: max(needs[n], 0)].sum())
+        return found
+
     def invite(self, k: int, certainty: float) -> int | None:
         """Return the fewest to ask, so that k or more deliver at least as often as `certainty`.
 

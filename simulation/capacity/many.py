@@ -16,6 +16,7 @@ import numpy as np
 from .arrivals import STEP, Curves
 from .course import Tried
 from .odds import kth_arrival
+from .rosters import Rosters
 from .shares import shares
 from .weather import Weather
 
@@ -86,7 +87,10 @@ class Many:
         self._weather = Weather(population.description, runs, draw)
         dropout = population.kinds.dropout
         groups, base = np.zeros(len(dropout), np.int64), 1 - dropout
-        if not self._weather.steady:
+        self._rosters = Rosters(job)
+        self._apart = job.secure or not self._weather.steady
+        """Whether what gets through is a factor of its own: it differs, or is asked by itself."""
+        if self._apart:
             pairs = [(c.site, c.behaviour.dropout) for c in population.description.cohorts]
             known = list(dict.fromkeys(pairs))
             groups, base = np.array([known.index(pair) for pair in pairs]), np.ones(len(pairs))
@@ -113,8 +117,8 @@ class Many:
         asked = np.minimum(job.invited, there)
         wanted = np.minimum(job.cohort, asked)
         mass = np.einsum("rg,rg->r", through, curves.mass[place, :, -1])
-        part = np.divide(mass, curves.online[place], out=np.zeros(len(runs)), where=mass > 0)
-        arrived, level = self._drawn(place, np.minimum(part, 1.0), there, asked)
+        part = _ratio(mass, curves.online[place])
+        arrived, level = self._drawn(place, part, there, asked)
         full = (arrived >= wanted) & (wanted > 0)
         cell, seconds = self._found(place, through, level * mass)
         cell = np.where(full, cell, len(curves.edges))
@@ -123,8 +127,12 @@ class Many:
         closed = Closed(place, cell, seconds, level * mass, asked, arrived, used, through)
         counted = max(1, _COUNTED // job.rounds)
         self._closed.append(closed.part(slice(counted)))
+        if job.secure:
+            whole = curves.mass[place, :, -1].sum(axis=1)
+            missed, chance = self._void(asked, arrived, mass, whole, curves.online[place])
+            return Tried(opened, seconds, missed, chance, online)
         missed = used < job.quorum
-        chance = 1 - kth_arrival(np.minimum(part, 1.0), asked, job.quorum)
+        chance = 1 - kth_arrival(part, asked, job.quorum)
         alike = curves.settled[place, 0] * asked > _ALIKE * there
         return Tried(opened, seconds, missed, np.where(alike, missed, chance), online)
 
@@ -155,9 +163,28 @@ class Many:
         level = middle + loose[:, 1] * (draw.beta(rank, last) - middle)
         return arrived, np.clip(level, 0.0, 1.0)
 
+    def _void(
+        self, asked: Ids, arrived: Ids, mass: Reals, whole: Reals, online: Reals
+    ) -> tuple[NDArray[np.bool_], Reals]:
+        """Draw which rosters have no sum, and say how likely that is for one of that size.
+
+        Args:
+            asked: Devices.
+            arrived: How many of them have, by the deadline.
+            mass: Share of all devices that arrives by then.
+            whole: Share that is done by then, lost on the way or not.
+            online: Share that is there.
+        """
+        draw = self._draw
+        lost = draw.binomial(asked - arrived, _ratio(whole - mass, online - mass))
+        n = np.minimum(arrived + lost, self._job.cohort)
+        stay = n - draw.hypergeometric(lost, arrived, n)
+        chance = self._rosters.chance(n, stay, _ratio(mass, whole))
+        return self._rosters.void(n, stay, draw), chance
+
     def _through(self, runs: Ids, opened: Reals) -> Reals:
         """Return the share of updates that gets through, by group; shape (runs, groups)."""
-        if self._weather.steady:
+        if not self._apart:
             return np.ones((len(runs), 1))
         through: Reals = 1 - self._weather.dropout(runs, opened)[:, self._first]
         return through
@@ -226,3 +253,9 @@ class Many:
         for group in range(mass.shape[1]):
             found += through[:, group] * mass[place, group, cell]
         return found
+
+
+def _ratio(part: Reals, whole: Reals) -> Reals:
+    """Return a share of a whole; of nothing none."""
+    found: Reals = np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
+    return found.clip(0.0, 1.0)

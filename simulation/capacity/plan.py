@@ -67,7 +67,6 @@ def plan(question: Question, say: Callable[[float], None] = lambda _: None) -> d
     at = stand(description, job, expected, seed)
     odds = chances(at, job, expected, question.certainty)
     masks = secure(subject, odds.losses, question.certainty)
-    void = 0.0 if masks is None else float(masks["void"])
     limit = advice.deadline(at, job, odds)
     ground = Ground(
         at=at, rules=rules, online=float(odds.losses.size), scarce=scarce(job, expected)
@@ -93,7 +92,7 @@ def plan(question: Question, say: Callable[[float], None] = lambda _: None) -> d
             **_advised(facing),
             "server": _server(question, memory, found),
             "expect": expectation(at, expected),
-            "lines": [*checked(description, job, expected, memory, void), *found.ranks.lines],
+            "lines": [*checked(description, job, expected, memory), *found.ranks.lines],
         }
     )
 

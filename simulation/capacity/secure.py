@@ -1,27 +1,28 @@
-"""The masks of a run: its neighbourhoods, and how likely a round is void by losses.
+"""The masks of a run: its neighbourhoods, and how likely the sum of a whole roster is void.
 
-A roster is frozen when its members have trained. Whoever breaks off or goes away before is in none;
-what is lost on the way, with dropout and outages, is lost behind the roster (graph_odds.py). Some
-of those are lost before it in truth, so a round is void as often as this says, or less.
+What is lost on the way is taken for lost behind the roster (rosters.py). Some of those are lost
+before it in truth, so a round is void as often as this says, or less.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .graph_odds import suited, void
-from .losses import Count, Losses
+from .losses import Count
+from .rosters import members
 
 if TYPE_CHECKING:
+    from .losses import Losses
     from .subject import Subject
 
 
 def secure(subject: Subject, losses: Losses, certainty: float) -> dict[str, Any] | None:
     """Return `secure` of a plan's file; None in a plain run.
+
+    Nobody stays where none is ever ready.
 
     Args:
         subject: The run.
@@ -30,7 +31,8 @@ def secure(subject: Subject, losses: Losses, certainty: float) -> dict[str, Any]
     """
     if (graph := subject.graph) is None:
         return None
-    stay = members(losses, graph.n)
+    able = members(losses, graph.n)
+    stay = able.arrivals(graph.n) if able.size else Count(np.eye(graph.n + 1)[0])
     params = subject.run.params
     return {
         "n": graph.n,
@@ -45,16 +47,3 @@ def secure(subject: Subject, losses: Losses, certainty: float) -> dict[str, Any]
             graph.n, stay, alpha=params.alpha, a_min=params.a_min, certainty=certainty
         ),
     }
-
-
-def members(losses: Losses, n: int) -> Count:
-    """Return how many of a roster of n stay until the end; nobody where none is ever ready."""
-    ready = sum(group.size * group.finishes for group in losses.groups)
-    if not ready:
-        return Count(np.eye(n + 1)[0])
-    more = max(1.0, n / ready)
-    roster = [
-        replace(group, size=math.ceil(group.size * group.finishes * more), finishes=1.0)
-        for group in losses.groups
-    ]
-    return Losses(roster, losses.sites).arrivals(n)

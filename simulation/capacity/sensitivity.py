@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .chances import groups, waits
+from .chances import groups, missed, waits
 from .facts import Effort, facts
 from .losses import Losses
 from .variants import MORE, TENTH, Variant, variants
@@ -84,7 +84,7 @@ class Ground:
         seen = self.at.look(description, job)
         patient = seen if job.cohort >= job.invited else self.at.look(description, waits(job))
         losses = Losses(groups(description, patient, self.online), description.sites)
-        miss = losses.miss(min(job.invited, losses.size), job.quorum)
+        miss = missed(losses, job)
         effort = Effort.seen(seen, job)
         return _Looked(
             seconds=seen.seconds.at(0.9),

@@ -123,6 +123,7 @@ class Subject:
             secure=run.scheme == "A",
             alpha=params.alpha,
             delta=params.delta,
+            a_min=params.a_min,
         )
 
 

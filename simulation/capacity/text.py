@@ -96,11 +96,12 @@ def _time(value: float | None) -> str:
 
 def _ask(plan: Mapping[str, Any]) -> str:
     quorum, certainty = plan["quorum"], share(plan["certainty"])
-    wanted = plan["settings"]["cohort"]
+    count = plan["settings"]["cohort"]
+    wanted = f"{count:,} updates" if plan["secure"] is None else f"a roster of {count:,}"
     if quorum["invite"] is None:
-        found = f"no number gives {wanted:,} updates with {certainty}"
+        found = f"no number gives {wanted} with {certainty}"
     else:
-        found = f"{quorum['invite']:,} clients for {wanted:,} updates with {certainty}"
+        found = f"{quorum['invite']:,} clients for {wanted} with {certainty}"
     if quorum["invite_independent"] not in {None, quorum["invite"]}:
         found += f" (independent losses would need {quorum['invite_independent']:,})"
     return found

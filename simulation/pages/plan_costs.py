@@ -24,8 +24,9 @@ def quorum(plan: Plan) -> Markup:
     told, asked = plan["quorum"], plan["settings"].get("invited")
     wanted = _wanted(told)
     wants = f", and wants {wanted:,}" if wanted != told["needed"] else ""
+    fewer = "has fewer" if plan["secure"] is None else "has fewer, or masks that stay on,"
     words = (
-        f"A round needs {told['needed']:,} updates{wants}. As planned it has fewer in "
+        f"A round needs {told['needed']:,} updates{wants}. As planned it {fewer} in "
         f"{_share(told['miss'])} of the rounds"
     )
     if told["independent"] is not None:
@@ -38,7 +39,7 @@ def quorum(plan: Plan) -> Markup:
         rows.append(("asked now", f"{asked:,}"))
     rows += [
         (
-            f"to ask, for {wanted:,} updates in {percent(told['certainty'])} of the rounds",
+            f"to ask, for {all_wanted(plan)} in {percent(told['certainty'])} of the rounds",
             _count(told["invite"]),
         ),
         ("... as independence would have it", _count(told["invite_independent"])),
@@ -56,6 +57,12 @@ def _wanted(told: Mapping[str, Any]) -> int:
     return int(told.get("wanted") or told["needed"])
 
 
+def all_wanted(plan: Plan) -> str:
+    """Return in words what the number to ask is for."""
+    wanted = _wanted(plan["quorum"])
+    return f"{wanted:,} updates" if plan["secure"] is None else f"a roster of {wanted:,}"
+
+
 def _share(value: float | None) -> str:
     return "an unknown share" if value is None else percent(value)
 
@@ -69,7 +76,7 @@ def _secure(told: Mapping[str, Any]) -> list[tuple[str, object]]:
     floor = f"{told['n']} members, {told['d']} of which may be lost, quorum {told['q']}"
     return [
         ("secure aggregation", f"{floor}; {shares_}"),
-        ("a round is void, for too many are lost", _share(told["void"])),
+        ("the sum of a whole roster is void, for too many are lost", _share(told["void"])),
     ]
 
 
@@ -88,7 +95,7 @@ def _odds(pairs: Sequence[Sequence[float | None]], plan: Plan) -> Markup:
     ]
     values = [v for each in curves for v in each.values if v is not None]
     x = Axis(name="clients asked", scale=Scale.linear(numbers, whole=True, tight=True))
-    have = f"% of the rounds that have {_wanted(told):,} updates"
+    have = f"% of the rounds that have {all_wanted(plan)}"
     y = Axis(name=have, scale=Scale.linear(values, limits=(0.0, 100.0)))
     asked, wanted = plan["settings"].get("invited"), told["invite"]
     marks = {4: asked, 5: wanted}
@@ -113,7 +120,7 @@ def _odds(pairs: Sequence[Sequence[float | None]], plan: Plan) -> Markup:
         x=x,
         y=y,
         content=join(lines(numbers, curves, [], x, y), upright(inside, x)),
-        says=f"Rounds that have {_wanted(told):,} updates by how many clients are asked.",
+        says=f"Rounds that have {all_wanted(plan)} by how many clients are asked.",
         at=[x.scale.at(n) for n in numbers],
         rows="odds",
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .blocks import about, facts, open_table, section, table, tiles
 from .markup import Markup, tag
-from .plan_costs import costs, quorum, server
+from .plan_costs import all_wanted, costs, quorum, server
 from .plan_levers import closers, cohorts, first
 from .plan_rounds import hours, lengths
 from .scale import duration, number, percent, size
@@ -82,8 +82,7 @@ def _glance(plan: Plan) -> list[tuple[str, str, str]]:
             (
                 "clients to ask",
                 f"{told['invite']:,}",
-                f"for {told.get('wanted') or told['needed']:,} updates with "
-                f"{percent(told['certainty'])}",
+                f"for {all_wanted(plan)} with {percent(told['certainty'])}",
             )
         )
     deadline = plan["deadline"]
