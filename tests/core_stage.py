@@ -71,7 +71,12 @@ class CoreStage:
         self._tap()
         self._host, self._shape, self._begun = host, shape, False
         self.children = {i: self.start(i, **(how or {}).get(i, {})) for i in members}
-        self.run.joined(len(members))
+        try:
+            self.run.joined(len(members))
+        except AssertionError as error:  # the next test is not to find what this one left
+            logs = [child.log.read_text() for child in self.children.values()]
+            self.close()
+            raise AssertionError(f"{error}: {logs}") from error
 
     def _note(self, record: RoundRecord) -> None:
         self.records.append(record)

@@ -24,6 +24,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,21 +66,19 @@ class Child:
 
     pid: int
     log: Path
+    born: str
+    """When it began, as /proc says it: another process may have its pid one day."""
 
     @property
     def alive(self) -> bool:
-        """Tell whether it runs, or is stopped."""
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
+        """Tell whether it runs, or is stopped; one that does not holds no lock any more."""
+        return self.born != "" and self.born == _born(self.pid)
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send it a signal."""
         os.kill(self.pid, number)
 
-    def said(self, key: str, wait: float = 20.0) -> Any:
+    def said(self, key: str, wait: float = 60.0) -> Any:
         """Return what it has said under a key, waiting for it."""
         end = time.monotonic() + wait
         while True:
@@ -89,12 +88,20 @@ class Child:
             assert time.monotonic() < end, f"no {key}: {self.log.read_text()}"
             time.sleep(0.02)
 
-    def gone(self, wait: float = 20.0) -> None:
+    def gone(self, wait: float = 60.0) -> None:
         """Wait until it has ended."""
         end = time.monotonic() + wait
         while self.alive:
             assert time.monotonic() < end, self.log.read_text()
             time.sleep(0.02)
+
+
+def _born(pid: int) -> str:
+    """Return when a process began, in the system's ticks; empty where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 class Host:
@@ -139,15 +146,19 @@ class Host:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"what": what, "log": str(log), **order}) + "\n")
         self._process.stdin.flush()
-        child = Child(int(self._process.stdout.readline()), log)
+        pid = int(self._process.stdout.readline())
+        child = Child(pid, log, _born(pid))
         self._children.append(child)
         return child
 
     def end(self) -> None:
-        """Kill every process that a test has left."""
-        for child in self._children:
-            if child.alive:
+        """Kill every process that a test has left, and wait: the next ones take their locks."""
+        left = [child for child in self._children if child.alive]
+        for child in left:
+            with suppress(ProcessLookupError):
                 child.kill()
+        for child in left:
+            child.gone()
         self._children.clear()
 
     def close(self) -> None:
