@@ -11,6 +11,7 @@ One thread runs it all; randomness is seeded, and drawn anew for each connection
 | `latency`, `jitter` | bytes come so many seconds later, jitter on top at random; in order |
 | `rate` | bytes a second, for each direction of each connection |
 | `cut_at` | once so many bytes went up in all, every connection is reset, once |
+| `up_to`, `down_to` | once so many bytes went that way in all, no more do, until it is lifted |
 | `cut()` | every connection is reset now |
 | `swallow` | nothing passes and nothing is said: half open, for connections new and old |
 | `idle` | a connection over which nothing went for so long is closed in order |
@@ -76,7 +77,7 @@ class FaultProxy:
     ) -> None:
         """Listen, on one port at every address of `hosts`; `faults` are set before the first."""
         self.latency = self.jitter = 0.0
-        self.rate = self.cut_at = self.idle = math.inf
+        self.rate = self.cut_at = self.idle = self.up_to = self.down_to = math.inf
         self.swallow = self.refuse = False
         self.cuts = 0
         self.connections: list[Connection] = []
@@ -196,6 +197,8 @@ class FaultProxy:
                     await asyncio.sleep(len(data) / self.rate)
                 connection.last = self._loop.time()
                 self._count(connection, up, len(data))
+                while (self.up >= self.up_to) if up else (self.down >= self.down_to):
+                    await asyncio.sleep(0.01)
                 if not self.swallow:
                     delay = self.latency + self.jitter * rng.random()
                     due = max(due, connection.last + delay)

@@ -23,6 +23,7 @@ from umbel.clients.journal import FileJournal
 from umbel.clients.update import Update
 from umbel.protocol.entropy import os_entropy
 from umbel.protocol.plan import Params
+from umbel.server import core_status
 from umbel.server.coordinator import Coordinator
 from umbel.server.core_client import CoreClient
 from umbel.server.run_directory import RunDirectory
@@ -77,7 +78,7 @@ def core(
     process = subprocess.Popen([*command, *flags], process_group=0, stdout=log, stderr=log)
     try:
         file = federation.folder / "core.json"
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while not file.exists():
             assert process.poll() is None, "the core service ended"
             assert time.monotonic() < until, "the core service does not listen"
@@ -86,6 +87,14 @@ def core(
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(20)
+
+
+def taken(federation: DevFederation, index: int | None = None) -> int:
+    """Return how many bytes of a device, or of all, the core service has taken so far."""
+    found = core_status.ask(federation.folder)
+    assert found is not None
+    nodes = federation.nodes if index is None else (federation.nodes[index],)
+    return sum(int(found["nodes"].get(node.id, {}).get("up", 0)) for node in nodes)
 
 
 @dataclass
@@ -119,7 +128,7 @@ class DeviceThread:
         finally:
             journal.close()
 
-    def join(self, wait: float = 20.0) -> Outcome:
+    def join(self, wait: float = 60.0) -> Outcome:
         """Wait for the end and return what came of it."""
         self._thread.join(wait)
         assert self.outcome is not None, self.log
