@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -57,6 +58,16 @@ def pytest_collection_finish() -> None:
 
 _in_memory()
 _compiled_once()
+# The same examples on every machine, and no clock that judges a slow one: what hypothesis does by
+# itself where CI is set, here for everybody.
+hypothesis.settings.register_profile(
+    "umbel",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("umbel")
 
 
 class Installed(NamedTuple):
