@@ -24,10 +24,11 @@ The model     model_in_force.py moves it on, a round at a time; stepping.py is t
               an order to the core, and what each shard does of it; moment_file.py keeps the
               step's moments on the disk, leaf_hashes.py digests by threads.
 The watch     run_plan.py reads the plan that a run is started with; watch.py says when the run has
-              left it, in the words of watch_terms.py, by the probabilities of tails.py, and
-              causes.py says why. watching.py brings it the rounds, as watch_seen.py makes them of
-              what the ledger says, and knows what people decided; gate.py is what stands before
-              the next attempt, books.py what is written down of the last one.
+              left it, in the words of watch_terms.py, by the probabilities of tails.py and after as
+              many rounds as alarms.py wants, and causes.py says why. watching.py brings it the
+              rounds, as watch_seen.py makes them of what the ledger says, and knows what people
+              decided; gate.py is what stands before the next attempt, books.py what is written
+              down of the last one.
 The record    run_directory.py is a run on disk, run_place.py where it lies and who writes it,
               round_folder.py one round of it, by plain_files.py and array_file.py; ledger.py its
               chain of entries (ledger_chain.py), in the SQLite file of ledger_file.py;

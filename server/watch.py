@@ -6,17 +6,21 @@
 | participation | a cohort's share of a round's updates | the same | the same |
 | rejections | share of the updates that were refused | above p95 of the plan, or of the | p99.95 |
 | | | binomial law where each is refused with `REFUSED` | |
-| site | updates of a site | under a half of what is due, and so | under a quarter, and |
-| | | few are less likely than 5 % | than 0.05 % |
+| site | updates of a site, of so many rounds that | under a half of what is due, and so | under a |
+| | none at all would be less likely than 5 % | few are less likely than 5 % | quarter, 0.05 % |
 | accuracy | the server's test, else the clients' | more than `drop` below its best | never |
 | quorum | attempts in a row below quorum | as many are less likely than 0.05 % | the same |
-| retries | attempts of a round without result | one or more | `RETRIES` or more |
+| retries | attempts of a round without result | one or more, less likely than 5 % | `RETRIES` or |
+| | | | more, 0.05 % |
 | bytes | of a round, both ways | a quarter off the plan's mean | half or twice of it |
 
-An item is raised where a round is far outside, or where `IN_A_ROW` in a row are outside on the same
-side; one for a whole stretch, and the next one after a round inside. What is due of a site follows
-from the plan, else from all sites in the rounds before (beta-binomial, tails.py). An outage that
-the plan counts with is outside all the same: it is what a person may want to wait for.
+How many rounds outside are an item: alarms.py. There is one for a whole stretch, and the next one
+after a round inside. A signal that stops the run, and is a probability, needs more of them the
+longer the run is, so that all signals together stop a run by chance with at most `FALSE_PAUSES`;
+each has an equal part of that, and each side of each of its values an equal part of this. What is
+due of a site follows from the plan, else from all sites in the rounds before (beta-binomial,
+tails.py). An outage that the plan counts with is outside all the same: it is what a person may want
+to wait for.
 """
 
 from __future__ import annotations
@@ -25,23 +29,22 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from .alarms import FALSE_PAUSES, FAR, NEAR, Chart, Stretch, false_pause, limit
 from .causes import Past, of_refusals
 from .tails import beta_binomial, binomial
-from .watch_terms import Finding
+from .watch_terms import SIGNALS, Finding, Group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from .watch_terms import Band, Expected, Group, Seen
+    from .watch_terms import Band, Expected, Seen
 
-IN_A_ROW = 3
-NEAR, FAR = 0.05, 0.0005
-"""Probability of one round outside, and far outside, on one side."""
 REFUSED = 0.001
 """Probability that the firewall refuses an update, where no plan says more than 0."""
 RETRIES = 3
 _LOST = 0.001
 """A site loses at least so large a share: a plan that says 0 is no reason to wait for everybody."""
+_NO_MISS, _MOST_MISSED = 1e-9, 0.9
 _SOME, _MANY = 0.25, 0.5
 """By which share a round's bytes may be off; beyond `1 / _MANY` or below `_MANY` once is enough."""
 _METRICS = ("test.accuracy", "eval.accuracy", "test.loss", "train.loss")
@@ -62,33 +65,29 @@ class _Look(NamedTuple):
     why: Callable[[], str]
 
 
-class _Stretch:
-    """Rounds in a row on the same side."""
-
-    def __init__(self) -> None:
-        self.side = self._length = 0
-        """Of the last round."""
-        self.out = False
-
-    def begins(self, side: int, *, far: bool) -> bool:
-        """Take a round; tell whether with it a stretch outside has begun."""
-        self._length = self._length + 1 if side == self.side else 1
-        self.side = side
-        if not side:
-            self.out = False
-            return False
-        begins = not self.out and (far or self._length >= IN_A_ROW)
-        self.out = self.out or begins
-        return begins
-
-
 class Watch:
     """The rules over the rounds of one run."""
 
-    def __init__(self, expected: Expected, signals: tuple[str, ...]) -> None:
-        """Look for these signals."""
+    def __init__(
+        self,
+        expected: Expected,
+        signals: tuple[str, ...],
+        pauses: Collection[str] = (),
+        rounds: int = 1,
+    ) -> None:
+        """Look for some signals.
+
+        Args:
+            expected: Of the run.
+            signals: To be looked for.
+            pauses: Those of them that stop the run.
+            rounds: Of the run.
+        """
         self._expected, self._signals = expected, signals
-        self._stretches: dict[tuple[str, str], _Stretch] = {}
+        self._sites: dict[str, Group] = {}
+        self._tries = math.ceil(rounds / (1 - min(expected.miss or 0.0, _MOST_MISSED)))
+        self._pauses = [signal for signal in SIGNALS if signal in pauses and self._sides(signal)]
+        self._stretches: dict[tuple[str, str], Stretch] = {}
         self._past = Past()
         self._asked = self._used = self._missed = self._failed = 0
         self._best: dict[str, tuple[float, int, float]] = {}
@@ -110,13 +109,71 @@ class Watch:
         """Take what is known of how good a round's model is."""
         return self._judged(number, self._accuracy(number, metrics))
 
+    @property
+    def false_pause(self) -> float | None:
+        """How likely the run is stopped though it keeps to its plan, at most; None: unknown.
+
+        Known are the signals that are probabilities, among those that stop it.
+        """
+        if not self._pauses:
+            return None
+        chances = []
+        for signal in self._pauses:
+            if signal == "quorum":
+                chances.append(self._tries * self._missing ** (self._allowed + 1))
+            else:
+                sides = self._sides(signal)
+                chances.append(sides * false_pause(self._tries, self._limit(signal)))
+        return min(1.0, math.fsum(chances))
+
+    def _sides(self, signal: str) -> int:
+        """Return on how many sides a signal's values have a bound of known probability."""
+        expected = self._expected
+        planned = int(expected.miss is not None)
+        return {
+            "duration": 0 if expected.duration is None else 2,
+            "participation": 2 * len(expected.participation),
+            "site": max(1, len(expected.losses), len(self._sites)),
+            "rejections": 1,
+            "quorum": planned,
+            "retries": planned,
+        }.get(signal, 0)
+
+    def _limit(self, signal: str) -> int:
+        """Return the points at which a signal stops the run."""
+        return limit(self._tries, FALSE_PAUSES / len(self._pauses) / self._sides(signal))
+
+    def _stretch(self, signal: str, about: str) -> Stretch:
+        """Return what decides whether a value has left its interval."""
+        charted = signal in self._pauses and signal != "quorum"
+        made = self._stretches.get((signal, about))
+        if made is None:
+            made = Chart(self._limit(signal)) if charted else Stretch()
+            self._stretches[signal, about] = made
+        if isinstance(made, Chart):
+            made.limit = self._limit(signal)  # sites come
+        return made
+
+    @property
+    def _missing(self) -> float:
+        """How likely an attempt is below quorum by the plan, within (0, 1)."""
+        return min(max(self._expected.miss or 0.0, _NO_MISS), 1 - _NO_MISS)
+
+    @property
+    def _allowed(self) -> int:
+        """How many attempts in a row below quorum are no signal."""
+        level = FAR
+        if "quorum" in self._pauses:
+            level = FALSE_PAUSES / len(self._pauses) / self._tries
+        return math.floor(math.log(level) / math.log(self._missing))
+
     def _judged(self, number: int, looks: list[_Look]) -> list[Finding]:
         found = []
         for look in looks:
-            if look.signal in self._signals:
-                stretch = self._stretches.setdefault(look[:2], _Stretch())
-                if stretch.begins(look.side, far=look.far):
-                    found.append(Finding(look.signal, number, *look[2:5], look.why()))
+            if look.signal not in self._signals:
+                continue
+            if self._stretch(*look[:2]).begins(look.side, far=look.far):
+                found.append(Finding(look.signal, number, *look[2:5], look.why()))
         return found
 
     def _finished(self, seen: Seen) -> Iterator[_Look]:
@@ -135,24 +192,31 @@ class Watch:
                 )  # fmt: skip
         for name, group in seen.sites.items():
             if group.asked:
-                yield self._site(name, group)
+                yield from self._site(name, group)
         if (mean := expected.traffic) is not None:
             yield _traffic(seen, mean)
 
-    def _site(self, name: str, group: Group) -> _Look:
-        """Compare a site's updates with what is due of it."""
-        asked, gone = group.asked, group.asked - group.used
+    def _site(self, name: str, now: Group) -> Iterator[_Look]:
+        """Compare a site's updates with what is due of it, as soon as none at all would be rare."""
+        before = self._sites.get(name, Group(0, 0))
+        group = Group(before.asked + now.asked, before.used + now.used)
         loss = self._expected.losses.get(name)
-        if loss is None:
-            lost, kept = self._asked - self._used, self._used
-            tail = beta_binomial(asked, gone, lost, kept)
-            due = asked * (kept + 0.5) / (self._asked + 1)
-        else:
-            tail = binomial(asked, gone, min(max(loss, _LOST), 1 - _LOST))
-            due = asked * (1 - loss)
-        side = -1 if group.used < due / 2 and tail < NEAR else 0
-        far = group.used < due / 4 and tail < FAR
-        return _Look(
+        lost, kept = self._asked - self._used, self._used
+
+        def tail(gone: int) -> float:
+            if loss is None:
+                return beta_binomial(group.asked, gone, lost, kept)
+            return binomial(group.asked, gone, min(max(loss, _LOST), 1 - _LOST))
+
+        if tail(group.asked) >= NEAR:
+            self._sites[name] = group
+            return
+        self._sites[name] = Group(0, 0)
+        due = group.asked * ((kept + 0.5) / (self._asked + 1) if loss is None else 1 - loss)
+        few = tail(group.asked - group.used)
+        side = -1 if group.used < due / 2 and few < NEAR else 0
+        far = group.used < due / 4 and few < FAR
+        yield _Look(
             "site", name, group.used, due / 2, math.inf, side, far,
             lambda: self._past.of_group("site", name, group),
         )  # fmt: skip
@@ -186,14 +250,17 @@ class Watch:
         def why() -> str:
             return "; ".join(filter(None, (record.cause, self._past.of_groups(seen))))
 
+        some, many = 1, RETRIES
         if miss is not None:
-            allowed = math.floor(math.log(FAR) / math.log(min(max(miss, 1e-9), 1 - 1e-9)))
+            allowed = self._allowed
             far = self._missed > allowed
             yield _Look("quorum", "", self._missed, -math.inf, allowed, int(far), far, why)
-        failed, many = self._failed, self._failed >= RETRIES
-        if finished or many:
+            some, rare = (math.ceil(math.log(p) / math.log(self._missing)) for p in (NEAR, FAR))
+            many = max(RETRIES, rare)
+        failed = self._failed
+        if failed == many or (finished and failed < many):  # once for a round
             yield _Look(
-                "retries", "", failed, -math.inf, 0, int(failed > 0), many,
+                "retries", "", failed, -math.inf, some - 1, int(failed >= some), failed >= many,
                 lambda: why() or f"{failed} attempts before this one had no result",
             )  # fmt: skip
         if finished:
@@ -253,26 +320,3 @@ def _traffic(seen: Seen, mean: float) -> _Look:
         "bytes", "", value, low, high, (value > high) - (value < low), far,
         lambda: f"{record.bytes_up} up and {record.bytes_down} down, planned {mean:.0f} in all",
     )  # fmt: skip
-
-
-def false_alarm(rounds: int, sides: int = 2) -> float:
-    """Return how likely a run within its plan raises an item of one signal.
-
-    Exact where the value is continuous and rounds are independent, else at most. A Markov chain
-    over (side, rounds in a row on it), with an item as its end.
-
-    Args:
-        rounds: Of the run.
-        sides: On how many sides the signal has a bound, 1 or 2.
-    """
-    near, inside = NEAR - FAR, 1 - sides * NEAR
-    rows = IN_A_ROW - 1
-    alive = [1.0] + [0.0] * rows  # by the length of the row, on whichever side
-    for _ in range(rounds):
-        other = near * (sides - 1)
-        after = [inside * math.fsum(alive)] + [0.0] * rows
-        after[1] = near * sides * alive[0] + other * math.fsum(alive[1:])
-        for length in range(2, rows + 1):
-            after[length] = near * alive[length - 1]
-        alive = after
-    return 1 - math.fsum(alive)

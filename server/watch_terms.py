@@ -33,7 +33,7 @@ class Band(NamedTuple):
     high: float
     """p95."""
     low3: float
-    """p0.05: beyond it once is enough."""
+    """p0.05: beyond it a round is far outside."""
     high3: float
     """p99.95."""
 

@@ -16,10 +16,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import reviews
+from .alarms import false_alarm
 from .client_times import KIND as CLIENTS
 from .ledger import Event, Ledger
 from .reviews import Item
-from .watch import Watch, false_alarm
+from .watch import Watch
 from .watch_seen import REFUSALS, Rounds
 from .watch_terms import SIGNALS, Expected, Go, Unwatched, Verdict
 
@@ -52,7 +53,8 @@ class Watching(Unwatched):
         """Begin with the items of the run's ledger; made by `of`."""
         plan = settings.plan
         self._signals = settings.pause_on if plan is None else SIGNALS
-        self._watch = Watch(Expected() if plan is None else plan.expected, self._signals)
+        expected = Expected() if plan is None else plan.expected
+        self._watch = Watch(expected, self._signals, settings.pause_on, settings.rounds)
         self._rounds, self._run, self._pauses = rounds, settings.run, frozenset(settings.pause_on)
         self._path, self._wall, self._say = directory.ledger.path, wall, say
         self._items = {item.number: item for item in reviews.items(directory.ledger)}
@@ -96,12 +98,14 @@ class Watching(Unwatched):
 
     def _introduction(self, settings: RunSettings) -> str:
         """Return what is watched, and how often that is in vain."""
-        pauses = ", ".join(settings.pause_on) or "nothing"
-        line = f"watched: {', '.join(self._signals)}; pauses on {pauses}"
-        if settings.plan is None:
+        line = f"watched: {', '.join(self._signals)}"
+        line += f"; pauses on {', '.join(settings.pause_on) or 'nothing'}"
+        if (chance := self._watch.false_pause) is not None:
+            line += f", by chance with at most {chance:.1%} in {settings.rounds} rounds"
+        if settings.plan is None or set(settings.pause_on) >= set(self._signals):
             return line
-        chance = false_alarm(settings.rounds)
-        return f"{line}; {settings.rounds} rounds leave an interval by chance with {chance:.1%}"
+        told = false_alarm(settings.rounds)
+        return f"{line}; any other signal is raised by chance with {told:.1%}"
 
     # -- what comes in ----------------------------------------------------------------------
 

@@ -2,17 +2,16 @@
 
 import itertools
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
+from umbel.server.alarms import false_alarm
 from umbel.server.ledger import RoundRecord
 from umbel.server.tails import beta_binomial, binomial
-from umbel.server.watch import Watch, false_alarm
+from umbel.server.watch import Watch
 from umbel.server.watch_terms import SIGNALS, Band, Expected, Finding, Group, Seen
 
 BAND = Band(20.0, 60.0, 10.0, 90.0)
@@ -286,12 +285,3 @@ def test_the_site_that_stayed_away_is_the_cause_where_no_phase_is_known() -> Non
     looker = watch(Expected(duration=BAND), "duration")
     (item,) = looker.look(timed(1, 95.0, {}))
     assert item.cause == "no part of the round stands out"
-
-
-def test_the_docs_have_the_chains_numbers() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "planning.md").read_text("utf-8")
-    rows = re.findall(r"^\| ([\d,]+) \| (0\.\d{4}) \| (0\.\d{4}) \|$", page, re.MULTILINE)
-    assert [row[0] for row in rows] == ["10", "100", "1,000"]
-    for rounds, two, one in rows:
-        count = int(rounds.replace(",", ""))
-        assert (f"{false_alarm(count):.4f}", f"{false_alarm(count, 1):.4f}") == (two, one)

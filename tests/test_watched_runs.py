@@ -84,26 +84,27 @@ def kinds(home: Path, *wanted: str) -> list[tuple[int, str, str]]:
 
 
 def test_a_site_that_is_lost_pauses_and_goes_on_or_ends_as_decided(tmp_path: Path) -> None:
-    free = run(tmp_path / "free", {**LOST, "fleet": str(fleet(tmp_path))})
+    longer = {**LOST, "rounds": 14, "fleet": str(fleet(tmp_path))}
+    free = run(tmp_path / "free", longer)
     home = tmp_path / "watched"
-    said = {**LOST, "fleet": str(fleet(tmp_path)), "pause-on": "site"}
+    said = {**longer, "pause-on": "site"}
     with deciding(ledger(home), True, False) as found:
         result = run(home, said)
-    assert [(item.signal, item.round) for item in found] == [("site", 5), ("site", 11)]
+    assert [(item.signal, item.round) for item in found] == [("site", 6), ("site", 12)]
     assert found[0].value == 0
     assert found[0].cause.startswith("site north: 0 updates of ")
     # Until it ended it was the run that nobody watches.
-    assert [r.metrics for r in result.records] == [r.metrics for r in free.records[:11]]
+    assert [r.metrics for r in result.records] == [r.metrics for r in free.records[:12]]
     assert isinstance(result.failure, RoundFailed)
     assert str(result.failure).startswith(
-        "round 12 was not begun: ann rejected item 2, round 11: site 0, expected at least "
+        "round 13 was not begun: ann rejected item 2, round 12: site 0, expected at least "
     )
     assert WHY in str(result.failure)
-    assert str(result.failure).endswith("the model is that of round 11")
+    assert str(result.failure).endswith("the model is that of round 12")
     assert kinds(home, "review", "paused", "decision", "went on") == [
-        (5, "review", "site"), (6, "paused", "item 1"), (5, "decision", "approve"),
-        (6, "went on", "item 1"),
-        (11, "review", "site"), (12, "paused", "item 2"), (11, "decision", "reject"),
+        (6, "review", "site"), (7, "paused", "item 1"), (6, "decision", "approve"),
+        (7, "went on", "item 1"),
+        (12, "review", "site"), (13, "paused", "item 2"), (12, "decision", "reject"),
     ]  # fmt: skip
     with RunDirectory.open(home, "r") as directory:
         assert not run_check.verify(directory).wrong
@@ -114,7 +115,7 @@ def test_a_signal_that_is_accepted_for_the_rest_raises_nothing_any_more(tmp_path
     with deciding(ledger(tmp_path), True, always=True):
         result = run(tmp_path, said)
     assert result.failure is None
-    assert kinds(tmp_path, "review") == [(5, "review", "site")]
+    assert kinds(tmp_path, "review") == [(6, "review", "site")]
 
 
 def test_a_paused_run_obeys_no_decision_past_the_chain(tmp_path: Path) -> None:
@@ -185,12 +186,12 @@ def test_rejections_that_rise_pause_and_end_the_run_as_decided(tmp_path: Path) -
     with deciding(ledger(tmp_path), False) as found:
         result = run(tmp_path, said, Poisoned())
     (item,) = found
-    assert (item.signal, item.round) == ("rejections", 1)
+    assert (item.signal, item.round) == ("rejections", 2)
     refused = int(item.value * 8)
     assert item.cause == f"{refused} x REASON_NOT_FINITE"
     assert isinstance(result.failure, RoundFailed)
-    assert "ann rejected item 1, round 1: rejections" in str(result.failure)
-    assert [r.round for r in result.records] == [1]
+    assert "ann rejected item 1, round 2: rejections" in str(result.failure)
+    assert [r.round for r in result.records] == [1, 2]
 
 
 def planned(home: Path, **changed: Any) -> Path:
@@ -217,12 +218,12 @@ def planned(home: Path, **changed: Any) -> Path:
 
 
 def test_a_round_longer_than_its_plan_pauses_and_names_the_cohort(tmp_path: Path) -> None:
-    said = {**LOST, "fleet": str(fleet(tmp_path)), "plan": str(planned(tmp_path))}
+    said = {**LOST, "fleet": str(fleet(tmp_path)), "plan": str(planned(tmp_path)), "rounds": 14}
     with deciding(ledger(tmp_path), True, True) as found:
         result = run(tmp_path, {**said, "pause-on": "duration"})
     assert result.failure is None
     assert [(i.signal, i.round, i.low, i.high) for i in found] == [
-        ("duration", 5, 900, 1100), ("duration", 11, 900, 1100)
+        ("duration", 6, 900, 1100), ("duration", 12, 900, 1100)
     ]  # fmt: skip
     assert found[0].value == pytest.approx(1500, rel=1e-6)  # its deadline
     assert "cohort phones: 0 updates of" in found[0].cause or "north" in found[0].cause
@@ -230,7 +231,7 @@ def test_a_round_longer_than_its_plan_pauses_and_names_the_cohort(tmp_path: Path
     with RunDirectory.open(tmp_path, "r") as directory:
         items = reviews.items(directory.ledger)
         assert {(i.round, i.signal, i.pauses) for i in items} == {
-            (5, "duration", True), (5, "site", False), (11, "duration", True), (11, "site", False)
+            (6, "duration", True), (5, "site", False), (12, "duration", True), (11, "site", False)
         }  # fmt: skip
         assert directory.ledger.run().config["plan"]["expect"]["duration"]["high3"] == 1200
 
@@ -302,7 +303,7 @@ def test_a_run_is_taken_up_without_its_plans_file(
     options = Options(run="r", home=tmp_path, secure=False, settings={**LOST, "attempts": 2})
     with deciding(ledger(tmp_path), False):
         first = simulate(app, options)
-    assert "ann rejected item 1, round 5: duration" in str(first.failure)
+    assert "ann rejected item 2, round 6: duration" in str(first.failure)
     (app / "plan.json").unlink()
     with Ledger(ledger(tmp_path), read_only=True) as found:
         again = taken_up(found.run(), tmp_path).run()
@@ -340,13 +341,13 @@ def test_a_run_that_was_killed_while_it_waited_waits_again_and_ends_the_same(
         process.send_signal(signal.SIGINT)
         _, words = process.communicate(timeout=30)
     assert words.rstrip().endswith("KeyboardInterrupt")
-    assert kinds(home, "review", "decision") == [(5, "review", "site")]
+    assert kinds(home, "review", "decision") == [(6, "review", "site")]
     with Ledger(ledger(home)) as found:
         reviews.decide(found, 1, approve=True, by="ann", why=WHY, at="2026-01-02T03:04:05Z")
     result = run(home, said, resume=True)
     assert result.failure is None
     assert digest(result) == digest(free)
-    assert kinds(home, "review") == [(5, "review", "site")]
+    assert kinds(home, "review") == [(6, "review", "site")]
 
 
 def test_a_run_whose_item_was_rejected_does_not_go_on(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@
                     own, and over those in which its site is cut off: none at all
     rejections      Binomial(m, refused) / m
 
-`low` and `high` are p5 and p95, `low3` and `high3` p0.05 and p99.95: three rounds in a row beyond
-the same inner bound are a signal, and a single one beyond an outer one.
+`low` and `high` are p5 and p95, `low3` and `high3` p0.05 and p99.95: beyond the first two a round
+is outside, beyond the others far outside. How many such rounds are a signal depends on the run's
+length (docs/planning.md).
 """
 
 from __future__ import annotations

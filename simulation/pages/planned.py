@@ -48,7 +48,9 @@ def plan(figures: Figures) -> list[Markup]:
 def _words(found: RunPlan) -> str:
     return (
         "Grey: where 9 of 10 rounds should lie by the plan (p5 to p95), and all but 1 in 1,000 "
-        f"(p0.05 to p99.95). It was made for {found.clients:,} clients; its digest begins with "
+        "(p0.05 to p99.95). How many rounds outside stop a run depends on its length "
+        f"(docs/planning.md). The plan was made for {found.clients:,} clients; its digest begins "
+        "with "
         f"{found.digest[:12]}."
     )
 
