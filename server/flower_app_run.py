@@ -17,6 +17,7 @@ from .flower_lives import Lives
 from .flower_output import SERVERAPP, Output
 from .run_directory import list_runs
 from .run_feed import RunFeed
+from .watching import introduced
 from ..protocol.errors import StateError, UmbelError
 
 if TYPE_CHECKING:
@@ -186,6 +187,8 @@ class AppRun:
         if feed.run is not None:
             size = f"{self._plan.clients} clients, {feed.run.config['rounds']} rounds"
             self._say(f"{feed.run.run}: {size}, secure aggregation {feed.run.security}")
+            if line := introduced(feed.run):
+                self._say(line)
 
     def _go_on(self, lives: Lives, now: float) -> None:
         feed = self._feed

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .consistency import check
 from .run_plan import KEPT
+from .watch import Watch
 from .watch_terms import SIGNALS, WITHOUT_PLAN
 from ..protocol.codec import Codec
 from ..protocol.errors import SettingsError
@@ -102,6 +103,10 @@ class RunSettings:
             if self.plan is None and signal not in WITHOUT_PLAN:
                 expected = f"signals that need no plan, {', '.join(WITHOUT_PLAN)}"
                 raise SettingsError("pause-on", expected, signal, "give the run its plan: --plan")
+        if self.plan is not None:
+            for signal in Watch(self.plan.expected, self.pause_on).blind:
+                expected = "signals of which the plan says what to expect"
+                raise SettingsError("pause-on", expected, signal, "leave it out: it cannot pause")
 
     @property
     def security(self) -> str:

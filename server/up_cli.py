@@ -122,6 +122,8 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option
     check_platform()
     check_ranks(ranks)
     said = [*(run_config or []), *([] if plan_file is None else [f"plan={plan_file}"])]
+    if directory is None and plan_file is not None:
+        raise SettingsError("--plan", "an app that it is about", "none", "name its directory")
     plan = _planned(directory, said, clients, secure=secure is Secure.ON)
     wanted = [(item, span(expires)) for item in token or ()]
     say = _Speaker(form)

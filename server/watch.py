@@ -83,7 +83,7 @@ class Watch:
             pauses: Those of them that stop the run.
             rounds: Of the run.
         """
-        self._expected, self._signals = expected, signals
+        self._expected, self.signals = expected, signals
         self._sites: dict[str, Group] = {}
         self._tries = math.ceil(rounds / (1 - min(expected.miss or 0.0, _MOST_MISSED)))
         self._pauses = [signal for signal in SIGNALS if signal in pauses and self._sides(signal)]
@@ -125,6 +125,18 @@ class Watch:
                 sides = self._sides(signal)
                 chances.append(sides * false_pause(self._tries, self._limit(signal)))
         return min(1.0, math.fsum(chances))
+
+    @property
+    def blind(self) -> list[str]:
+        """Signals that are to be looked for, and of which the plan does not say what to expect."""
+        expected = self._expected
+        known = {
+            "duration": expected.duration is not None,
+            "participation": bool(expected.participation),
+            "quorum": expected.miss is not None,
+            "bytes": expected.traffic is not None,
+        }
+        return [signal for signal in self.signals if not known.get(signal, True)]
 
     def _sides(self, signal: str) -> int:
         """Return on how many sides a signal's values have a bound of known probability."""
@@ -170,7 +182,7 @@ class Watch:
     def _judged(self, number: int, looks: list[_Look]) -> list[Finding]:
         found = []
         for look in looks:
-            if look.signal not in self._signals:
+            if look.signal not in self.signals:
                 continue
             if self._stretch(*look[:2]).begins(look.side, far=look.far):
                 found.append(Finding(look.signal, number, *look[2:5], look.why()))

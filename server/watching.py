@@ -20,17 +20,20 @@ from .alarms import false_alarm
 from .client_times import KIND as CLIENTS
 from .ledger import Event, Ledger
 from .reviews import Item
+from .run_plan import RunPlan
+from .settings import PAUSE_ON
 from .watch import Watch
 from .watch_seen import REFUSALS, Rounds
 from .watch_terms import SIGNALS, Expected, Go, Unwatched, Verdict
+from ..protocol.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from .history import History
     from .invitation import Joined
-    from .ledger import RoundRecord
+    from .ledger import RoundRecord, RunRecord
     from .run_directory import RunDirectory
     from .settings import RunSettings
     from .watch_terms import Finding
@@ -51,10 +54,7 @@ class Watching(Unwatched):
         say: Callable[[str], None],
     ) -> None:
         """Begin with the items of the run's ledger; made by `of`."""
-        plan = settings.plan
-        self._signals = settings.pause_on if plan is None else SIGNALS
-        expected = Expected() if plan is None else plan.expected
-        self._watch = Watch(expected, self._signals, settings.pause_on, settings.rounds)
+        self._watch = _watch(settings.plan, settings.pause_on, settings.rounds)
         self._rounds, self._run, self._pauses = rounds, settings.run, frozenset(settings.pause_on)
         self._path, self._wall, self._say = directory.ledger.path, wall, say
         self._items = {item.number: item for item in reviews.items(directory.ledger)}
@@ -85,27 +85,20 @@ class Watching(Unwatched):
             say: Takes a line about what is watched, and one for each item.
 
         Raises:
+            SettingsError: A signal is to pause the run that cannot be raised.
             StateError: The ledger has an item that nobody wrote so.
         """
         if settings.plan is None and not settings.pause_on:
             return Unwatched()
+        if not timed and "duration" in settings.pause_on:
+            expected, move = "signals that this simulation has", "leave it out, or give a fleet"
+            raise SettingsError("pause-on", expected, "duration", f"no time passes: {move}")
         rounds = Rounds(sites, timed=timed, everybody=settings.cohort is None)
         made = cls(settings, directory, rounds, wall, say)
         if past is not None:
             made._learn(past)
-        say(made._introduction(settings))
+        say(introduction(settings.plan, settings.pause_on, settings.rounds))
         return made
-
-    def _introduction(self, settings: RunSettings) -> str:
-        """Return what is watched, and how often that is in vain."""
-        line = f"watched: {', '.join(self._signals)}"
-        line += f"; pauses on {', '.join(settings.pause_on) or 'nothing'}"
-        if (chance := self._watch.false_pause) is not None:
-            line += f", by chance with at most {chance:.1%} in {settings.rounds} rounds"
-        if settings.plan is None or set(settings.pause_on) >= set(self._signals):
-            return line
-        told = false_alarm(settings.rounds)
-        return f"{line}; any other signal is raised by chance with {told:.1%}"
 
     # -- what comes in ----------------------------------------------------------------------
 
@@ -226,6 +219,35 @@ class Watching(Unwatched):
             seen = self._rounds.over(record, beside.get(key), None)
             if _counts(record):
                 self._watch.look(seen)
+
+
+def introduction(plan: RunPlan | None, pauses: Sequence[str], rounds: int) -> str:
+    """Return what a run watches, and how often that is in vain; empty where it watches nothing."""
+    if plan is None and not pauses:
+        return ""
+    watch = _watch(plan, pauses, rounds)
+    line = f"watched: {', '.join(s for s in watch.signals if s not in watch.blind)}"
+    line += f"; pauses on {', '.join(pauses) or 'nothing'}"
+    if (chance := watch.false_pause) is not None:
+        line += f", by chance with at most {chance:.2%} in {rounds} rounds"
+    if set(pauses) >= set(watch.signals):
+        return line
+    return f"{line}; any other signal is raised by chance with {false_alarm(rounds):.1%}"
+
+
+def introduced(record: RunRecord) -> str:
+    """Return the introduction of a run by its record.
+
+    Raises:
+        SettingsError: The record has a plan that no run keeps.
+    """
+    pauses, rounds = record.config.get(PAUSE_ON, ()), int(record.config["rounds"])
+    return introduction(RunPlan.kept_by(record), pauses, rounds)
+
+
+def _watch(plan: RunPlan | None, pauses: Sequence[str], rounds: int) -> Watch:
+    signals = tuple(pauses) if plan is None else SIGNALS
+    return Watch(Expected() if plan is None else plan.expected, signals, pauses, rounds)
 
 
 def _counts(record: RoundRecord) -> bool:

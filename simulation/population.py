@@ -259,7 +259,13 @@ class Population:
         fleet = self.simulated.fleet
         sites = {c.name: c.site for c in fleet.cohorts} if isinstance(fleet, Description) else {}
         watch = Watching.of(
-            self.settings, directory, history, sites=sites, wall=_utc, say=self._say
+            self.settings,
+            directory,
+            history,
+            sites=sites,
+            timed=fleet is not None,
+            wall=_utc,
+            say=self._say,
         )
         return Surroundings(
             verifier=None, directory=disk, wall=_utc, observe=self._note, watch=watch

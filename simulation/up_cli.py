@@ -19,6 +19,7 @@ from ..host.programs import direct, without_colours
 from ..host.stopping import no_orphans, stoppable
 from ..server.disk_space import SERVER_TEST
 from ..server.run_config import from_environment
+from ..server.watching import introduced
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -169,6 +170,8 @@ class _Screen:
         self.say(
             f"{run.run}: {clients} clients, {rounds} rounds, secure aggregation {run.security}"
         )
+        if line := introduced(run):
+            self.say(line)
 
     def record(self, record: RoundRecord) -> None:
         """Show a record."""
