@@ -96,10 +96,15 @@ def test_a_server_with_a_plan_pauses_is_killed_waits_again_and_goes_on(
     assert [one for one in items(server, run) if one["pauses"]] == [
         item | {"state": "approved", "decision": items(server, run)[item["number"] - 1]["decision"]}
     ]
-    with RunDirectory.open(server.home, run) as directory:
+    check(server.home, run, json.loads(plan.read_text())["digest"])
+
+
+def check(home: Path, run: str, digest: str) -> None:
+    """Check that a run of twelve rounds among three devices is whole, and kept its plan."""
+    with RunDirectory.open(home, run) as directory:
         directory.ledger.verify()
         kept = directory.ledger.run().config["plan"]
-        assert kept["digest"] == json.loads(plan.read_text())["digest"]
+        assert kept["digest"] == digest
         done = [r for r in directory.ledger.rounds() if r.outcome == "finished"]
         assert [r.round for r in done if r.phase == "train"] == list(range(1, 13))
         assert {len(record.survivors) for record in done} == {3}
