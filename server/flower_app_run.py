@@ -47,6 +47,8 @@ def unfinished(
 ) -> str:
     """Return the newest run that was started like this and has not done its last; "" for none.
 
+    A copy of a run's directory is no run.
+
     Args:
         home: Umbel's state directory.
         said: What `started` returns.
@@ -58,7 +60,9 @@ def unfinished(
     for run in list_runs(home):
         with suppress(StateError), RunFeed.of(home, run) as feed:
             record = feed.run
-            if record is not None and record.config.get("started") == wanted and not feed.over:
+            if record is None or record.run != run or feed.over:
+                continue
+            if record.config.get("started") == wanted:
                 found.append((record.created, run))
     return max(found)[1] if found else ""
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .ledger import RoundRecord
+from .run_place import check_name
 from ..protocol.errors import StateError
 
 if TYPE_CHECKING:
@@ -48,9 +49,7 @@ def find(run: RunDirectory) -> Resumed:
     Raises:
         StateError: The directory has another run's name, or no round is whole.
     """
-    named = run.ledger.run().run
-    if named != run.path.name:
-        raise StateError(str(run.path), f"the name of its run, {named}", "another", "rename it")
+    check_name(run.path, run.ledger.run().run)
     models, lost = run.ledger.models(), list[tuple[int, str]]()
     for n in sorted({0, *models}, reverse=True):
         try:

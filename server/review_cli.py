@@ -18,6 +18,7 @@ import typer
 from . import reviews
 from .ledger import Ledger
 from .run_directory import RunDirectory
+from .run_place import check_name
 from .runs_cli import Run, app
 from ..host.answer_form import Form, Format
 from ..host.places import umbel_home
@@ -55,6 +56,7 @@ def review(
         path = directory.ledger.path
         directory.ledger.verify()
         if number is not None:
+            check_name(directory.path, directory.ledger.run().run)  # nobody would hear of it
             with Ledger(path) as ledger:
                 reviews.decide(
                     ledger, number, approve=approve is not None, by=_who() if by is None else by,

@@ -154,7 +154,7 @@ class RunFeed:
         except StateError:
             ledger.close()
             return False
-        if record.config.get(FLOWER_RUN) != self._flower_run:
+        if record.config.get(FLOWER_RUN) != self._flower_run or record.run != name:  # no copy
             self._others.add(name)
             ledger.close()
             return False

@@ -41,6 +41,21 @@ def check_new(path: Path) -> None:
         )
 
 
+def check_name(path: Path, run_id: str) -> None:
+    """Refuse a run whose directory has another name than the run: it is a copy.
+
+    Args:
+        path: The directory.
+        run_id: What the run's record says.
+
+    Raises:
+        StateError: The two differ.
+    """
+    if run_id != path.name:
+        move = "rename it, or name the run"
+        raise StateError(str(path), f"the name of its run, {run_id}", "another", move)
+
+
 def locked(path: Path) -> int:
     """Take the writer's lock, an flock on the directory itself; it goes with the process.
 

@@ -27,6 +27,7 @@ from ..server.federation_files import place
 from ..server.review_cli import app
 from ..server.run_directory import RunDirectory
 from ..server.run_feed import RunFeed
+from ..server.run_place import check_name
 from ..server.runs_cli import Run  # noqa: TC001 - typer evaluates it
 from ..server.settings import SIMULATION
 
@@ -48,6 +49,7 @@ def resume(
     home = umbel_home()
     with RunDirectory.open(home, run) as directory, RunFeed.of(home, run) as feed:
         record, over = directory.ledger.run(), feed.over
+        check_name(directory.path, record.run)
     if over:
         done = f"{run} is over: it has done its {feed.records[-1].round} rounds"
         typer.echo(json.dumps({"run": run, "over": True}) if form is Format.JSON else done)

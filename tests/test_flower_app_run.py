@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,8 @@ def test_the_newest_run_that_was_started_alike_and_is_not_over_goes_on(tmp_path:
     for name, other in others.items():
         recorded(tmp_path, name, other, created="2030-01-04T00:00:00+00:00", over=False)
     assert found() == "newer"
+    shutil.copytree(tmp_path / "runs" / "newer", tmp_path / "runs" / "newest")
+    assert found() == "newer"  # a copy goes on where somebody names it
 
 
 class Server:

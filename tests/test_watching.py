@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
+from umbel.cli import main
 from umbel.protocol.errors import SettingsError
 from umbel.server.alarms import false_pause, limit
 from umbel.server.run_plan import RunPlan
 from umbel.server.watching import introduction
+from umbel.tests.deciders import deciding
 from umbel.tests.test_watched_runs import EXAMPLE, LOST, fleet, ledger, planned, run
 
 if TYPE_CHECKING:
@@ -46,3 +49,26 @@ def test_a_run_says_what_it_watches_and_how_often_in_vain() -> None:
     )
     assert introduction(None, ("accuracy",), 10) == "watched: accuracy; pauses on accuracy"
     assert introduction(None, (), 10) == ""
+
+
+def test_a_copy_of_a_run_is_neither_taken_up_nor_decided_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was the run that it is a copy of which went on, and a decision that nobody heard."""
+    said = {**LOST, "fleet": str(fleet(tmp_path)), "pause-on": "site"}
+    with deciding(ledger(tmp_path), False):
+        assert run(tmp_path, said).failure is not None
+    runs = tmp_path / "runs"
+    shutil.copytree(runs / "r", runs / "copied")
+    before = ledger(tmp_path).read_bytes(), (runs / "copied" / "ledger.sqlite").read_bytes()
+    monkeypatch.setenv("UMBEL_HOME", str(tmp_path))
+    for words in (["resume", "copied"], ["review", "copied", "--approve", "1", "--why", "a copy"]):
+        assert main(["runs", *words]) == 2
+        assert capsys.readouterr().err == (
+            f"umbel: {runs}/copied: expected the name of its run, r, got another; "
+            "rename it, or name the run\n"
+        )
+    assert before == (
+        ledger(tmp_path).read_bytes(), (runs / "copied" / "ledger.sqlite").read_bytes()
+    )  # fmt: skip
+    assert main(["runs", "review", "copied"]) == 0  # it may be looked at
