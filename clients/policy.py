@@ -38,6 +38,7 @@ from ..protocol import messages_pb2 as pb
 from ..protocol.certificates import FEDERATION
 from ..protocol.documents import read_toml
 from ..protocol.errors import Refused, SettingsError
+from ..strategies.counted import HISTOGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,6 +66,7 @@ _KEYS: dict[str, Key] = {
     "update.max_weight": integer(1),
     "update.max_value_range": positive(),
     "update.l2_clip": positive(),
+    "update.histogram": flag(),
     "clear.metrics": texts(r"\S+", "names of metrics"),
     "limits.model_bytes": integer(1),
     "limits.rounds_per_day": integer(1),
@@ -115,6 +117,7 @@ class Policy:
     max_weight: int = 1048576
     max_value_range: float = 8.0
     l2_clip: float | None = None
+    histogram: bool = False
     metrics: tuple[str, ...] = ()
     model_bytes: int = 4294967296
     rounds_per_day: int = 1000
@@ -245,6 +248,19 @@ class Policy:
             detail = f"{rounds_today} rounds in 24 hours, limits.rounds_per_day is as many"
             raise Refused(pb.REASON_LIMITS, detail, "limits.rounds_per_day")
         self._check_params(params, secure=scheme != PLAIN)
+
+    def check_config(self, config: Mapping[str, object]) -> None:
+        """Refuse an attempt that asks for what this policy does not let its device count.
+
+        Args:
+            config: Of the round.
+
+        Raises:
+            Refused: `policy`, with the key.
+        """
+        if config.get(HISTOGRAM) and not self.histogram:
+            detail = "the run asks for a histogram of accuracy, update.histogram is false"
+            raise Refused(pb.REASON_POLICY, detail, "update.histogram")
 
     def check_roster(self, n: int, d: int) -> None:
         """Refuse a roster of n members, d of which may go missing.

@@ -243,6 +243,7 @@ class Session:
         device.policy.check_start(
             start.scheme, start.protocol, params, start.model_bytes, rounds, device.app
         )
+        device.policy.check_config(settings_from_pb(start.config))
         self._limits.check(start.model_bytes)
         if start.scheme != plain.NAME:
             self._others.listed()

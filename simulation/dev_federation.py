@@ -191,6 +191,7 @@ def write_devices(
             required=secure,
             min_members=FLOOR,
             min_survivors=FLOOR,
+            histogram=True,
             rounds_per_day=max(rounds, Policy().rounds_per_day),
         )
         _write(folder / "policy.toml", policy.dumps().encode(), 0o600)

@@ -44,6 +44,7 @@ from ..server.run_directory import RunDirectory
 from ..server.settings import COMPUTED_BY
 from ..server.surroundings import Surroundings
 from ..server.watching import Watching
+from ..strategies.counted import HISTOGRAM
 from ..strategies.task import Site
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def own_policy(settings: RunSettings) -> Policy:
         min_survivors=params.min_survivors,
         max_weight=min(params.weight_cap, Policy().max_weight),
         max_value_range=min(params.value_range, Policy().max_value_range),
+        histogram=bool(settings.config.get(HISTOGRAM)),
         rounds_per_day=(settings.rounds + 1) * settings.attempts,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from umbel import Options, simulate
+from umbel.clients.policy import Policy
 from umbel.protocol.errors import SettingsError
 from umbel.protocol.layout import COUNT
 from umbel.server.run_config import KEYS, tables
@@ -93,6 +95,22 @@ def test_a_run_counts_its_clients_by_accuracy(tmp_path: Path, *, secure: bool) -
     assert found.histogram == (0, expected.tolist())
     assert found.rounds[0].values["clipped"] == 0.0
     assert "clients by accuracy of model 0: " in as_text(found)
+
+
+def test_a_run_that_asks_for_a_histogram_needs_devices_that_allow_it(tmp_path: Path) -> None:
+    own = Policy(min_members=3, min_survivors=3)  # what an owner has who says no more
+    options = Options(
+        run="r", home=tmp_path, clients=3, rounds=1, in_process=True, policy=own,
+        settings={"histogram": 5, "min-members": 3, "min-survivors": 3},
+    )  # fmt: skip
+    result = simulate(Points(), options)
+    assert result.failure is not None
+    said = "refused: policy: the run asks for a histogram of accuracy, update.histogram is false"
+    assert any(said in line for line in result.refusals)
+    assert (
+        simulate(Points(), replace(options, run="s", policy=replace(own, histogram=True))).failure
+        is None
+    )
 
 
 def test_devices_count_what_their_own_policies_shorten(tmp_path: Path) -> None:

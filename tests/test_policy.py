@@ -43,6 +43,7 @@ min_sites = 2
 max_weight = 7
 max_value_range = 1
 l2_clip = 10.5
+histogram = true
 [clear]
 metrics = ["loss", "eval.correct"]
 [limits]
@@ -82,6 +83,7 @@ DEFAULTS = {
     "max_weight": 1048576,
     "max_value_range": 8.0,
     "l2_clip": None,
+    "histogram": False,
     "metrics": (),
     "model_bytes": 4294967296,
     "rounds_per_day": 1000,
@@ -136,6 +138,7 @@ def test_every_key_can_be_set() -> None:
         "max_weight": 7,
         "max_value_range": 1.0,
         "l2_clip": 10.5,
+        "histogram": True,
         "metrics": ("loss", "eval.correct"),
         "model_bytes": 1000,
         "rounds_per_day": 200,
@@ -269,6 +272,7 @@ names = st.text(st.characters(codec="utf-8"), max_size=12)
     gateways=st.none() | st.lists(names, max_size=2).map(tuple),
     apps=st.none() | st.lists(st.binary(min_size=32, max_size=32), max_size=2).map(tuple),
     corrupt=st.floats(0, 1, exclude_max=True),
+    histogram=st.booleans(),
     l2_clip=st.none() | st.floats(0, exclude_min=True, allow_infinity=False),
     model_bytes=st.integers(1, 2**63 - 1),
     required=st.booleans(),

@@ -47,6 +47,7 @@ PROVOKED = {
     "update.max_value_range": "attacks_session::"
     "test_a_server_whose_parameters_lie_outside_the_policy_gets_a_code_only",
     "update.l2_clip": "update::test_the_policys_clip_is_applied_whatever_the_run_says",
+    "update.histogram": "session_refusals::test_terms_that_this_device_does_not_accept",
     "clear.metrics": "session_refusals::test_an_undeclared_metric_never_leaves",
     "limits.model_bytes": "attacks_session::"
     "test_a_server_that_asks_for_a_weaker_mode_or_another_model_is_refused",

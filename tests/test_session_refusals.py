@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from umbel.protocol import messages_pb2 as pb
+from umbel.protocol.canonical import settings_to_pb
 from umbel.protocol.digest import model_digest
 from umbel.protocol.errors import Malformed, PeerError, Refused
 from umbel.protocol.frames import Kind, frames
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 MODEL = model_of(Stub())
 
 
+HISTOGRAM = settings_to_pb({"server-round": 1, "histogram": 2})
+
+
 def begin(place: Place, **terms: Any) -> list[Action]:
     return Gateway([place], **terms).begin(place)
 
@@ -61,6 +65,7 @@ def begin(place: Place, **terms: Any) -> list[Action]:
         ({"max_weight": 39}, {}, ("REASON_POLICY", "update.max_weight")),
         ({"max_value_range": 0.4}, {}, ("REASON_POLICY", "update.max_value_range")),
         ({"max_corrupt_members": 2}, {}, ("REASON_POLICY", "secure.max_corrupt_members")),
+        ({}, {"config": HISTOGRAM}, ("REASON_POLICY", "update.histogram")),
         ({}, {"params": {"alpha": 0.05}}, ("REASON_POLICY", "secure.corrupt")),
         ({}, {"params": {"delta": 0.2}}, ("REASON_POLICY", "secure.dropout")),
         ({}, {"params": {"alpha": None}}, ("REASON_POLICY", "params.alpha")),
@@ -77,6 +82,13 @@ def test_terms_that_this_device_does_not_accept(
     assert stub.trained == 0
     assert not places[0].session._model  # not a byte of the announced model was made room for
     assert sent(begin(Place(0))).WhichOneof("body") == "keys"  # the same, unchanged, is accepted
+
+
+def test_a_histogram_is_counted_where_the_owner_allows_it() -> None:
+    place = devices(1, policy_histogram=True)[0]
+    assert sent(begin(place, config=HISTOGRAM)).WhichOneof("body") == "keys"
+    none = settings_to_pb({"server-round": 1, "histogram": 0})
+    assert sent(begin(devices(1)[0], config=none)).WhichOneof("body") == "keys"
 
 
 def test_a_wrong_size_makes_no_room_for_the_model() -> None:
