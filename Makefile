@@ -78,7 +78,7 @@ acceptance: $(TEST)/stamp
 	  tests/test_example_mnist.py tests/test_plan_covers.py tests/test_population.py tests/test_fleet_runs.py \
 	  tests/test_torch_epoch.py tests/test_torch_replicas.py tests/test_bench_simulate.py tests/test_plan_memory.py \
 	  tests/test_network.py tests/test_lease.py tests/test_core_rounds.py tests/test_crowd.py tests/test_resume.py \
-	  tests/test_capacity_fleets.py \
+	  tests/test_capacity_fleets.py tests/test_capacity_flow.py \
 	  $(ARGS)
 
 soak: $(TEST)/stamp

@@ -33,7 +33,7 @@ KEYS = frozenset(
         *("format", "umbel", "seed", "certainty", "digest", "fleet", "model", "app", "settings"),
         *("measured", "round", "total", "quorum", "secure", "deadline", "clients", "sites"),
         *("bytes", "energy", "money", "server", "bottleneck", "sensitivity", "expect", "first"),
-        *("then", "lines"),
+        *("then", "lines", "asynchronous"),
     )
 )
 """What a plan's file says; nothing else."""
@@ -57,6 +57,8 @@ class RunPlan:
     """Digest of the fleet's files, hex."""
     clients: int
     cohort: int | None
+    buffer: int | None
+    """Updates that make a version, of an asynchronous run; 0: it has rounds; None: not said."""
     secure: bool | None
     """Whether it was planned with masks; None where the plan does not say."""
     parameters: int | None
@@ -165,6 +167,7 @@ class RunPlan:
             fleet=at.of(fleet, "digest", str),
             clients=at.count(fleet, "clients") or 0,
             cohort=at.count(settings, "cohort", null=True),
+            buffer=at.maybe(settings, "buffer", int),
             secure=at.maybe(settings, "secure", bool),
             parameters=at.count(model, "parameters", null=True),
             model=at.maybe(model, "digest", str),

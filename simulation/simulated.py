@@ -8,7 +8,7 @@
 | test-every | 1 | rounds from one test of the server to the next, and the last; 0: none |
 | fleet | | a fleet.toml: what devices there are; none: everybody is there at once |
 | buffer | 0 | updates that make an asynchronous round; 0: rounds are synchronous |
-| staleness | polynomial 0.5 | what an update from an old model counts (clock/staleness.py) |
+| staleness | polynomial 0.5 | what an update from an old model counts (strategies/staleness.py) |
 | client-test-every | 0 | the same for tests of the received model by the clients of a round |
 """
 
@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .clock.staleness import weighting
 from .engine.choosing import AUTO, NAMES
 from .engine.hand_over import WAYS
 from .engine.replicas import world
 from .fleet.description import Description
 from .fleet.toml import read
 from ..protocol.errors import SettingsError
+from ..strategies.staleness import weighting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,6 +105,10 @@ class Simulated:
         if run.plan is not None and own and run.plan.fleet != own:
             move = "plan the run with the fleet that it has: umbel plan"
             raise SettingsError("plan: fleet", f"that of the run, {own}", run.plan.fleet, move)
+        if run.plan is not None and run.plan.buffer not in {None, self.buffer}:
+            move = "plan the run as it is: umbel plan"
+            expected = f"that of the run, {self.buffer}"
+            raise SettingsError("plan: buffer", expected, run.plan.buffer, move)
         least = max(run.params.min_members, run.params.min_survivors)
         if 0 < self.buffer < least:
             move = "raise buffer, or lower min-members and min-survivors"

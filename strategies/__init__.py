@@ -12,7 +12,8 @@ Training   trainer.py is one client's work, the same for all, testing.py the spl
 Averaging  fedavg.py says which arrays are averaged, and has their norm.
            server_rules.py is what a mean does to a model: FedAvg, FedAdam and the others as pure
            values, one_pass.py picks the compiled kernels of numba_steps.py for them, by way of
-           compiled.py, server_step.py is a whole model moved by one.
+           compiled.py, server_step.py is a whole model moved by one. staleness.py is what an update
+           of an old model counts.
 Flower     flower_fedavg.py and flower_fedopt.py are Flower's strategies of these names (arguments:
            flower_arguments.py); flower_rules.py is the rule that an object of Flower's means.
            flower_streaming.py is the Grid under their rounds: what flower_replies.py makes of

@@ -15,12 +15,12 @@ from umbel.protocol.errors import SettingsError, StateError
 from umbel.simulation.clock.buffered import Buffered, Flow
 from umbel.simulation.clock.decision import Outcome
 from umbel.simulation.clock.picking import drawn
-from umbel.simulation.clock.staleness import weighting
 from umbel.simulation.fleet.called import CalledFleet, Profile
 from umbel.simulation.fleet.counter import mix
 from umbel.simulation.fleet.declared import Site
 from umbel.simulation.fleet.devices import Fate, Load
 from umbel.simulation.fleet.profiles import ArrayFleet, Behaviour, Profiles
+from umbel.strategies.staleness import weighting
 from umbel.tests.fleets import LOAD, reference, timed
 
 Played = tuple[float, list[tuple[int, str]], list[tuple[int, int, int]]]

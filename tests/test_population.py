@@ -18,10 +18,10 @@ from umbel.protocol.layout import MessageLayout
 from umbel.protocol.manifest import Manifest
 from umbel.server.run_directory import RunDirectory
 from umbel.simulation.clock.choosing import Pace, clock_for
-from umbel.simulation.clock.staleness import weighting
 from umbel.simulation.federation import node_id
 from umbel.simulation.fleet.devices import Load
 from umbel.simulation.fleet.toml import read
+from umbel.strategies.staleness import weighting
 from umbel.strategies.trainer import Settings, TaskTrainer
 from umbel.tests.simulated_runs import ROUNDS, Points, digest, killed, points, run
 

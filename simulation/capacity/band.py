@@ -20,10 +20,12 @@ import numpy as np
 from .odds import binomial
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from .expected import Expected
-    from .glance import Stand
+    from ..fleet.description import Description
 
     Reals = NDArray[np.float64]
 
@@ -33,9 +35,17 @@ _ROUNDING = 1e-6
 _BOUNDS = {"low": INNER, "high": 1 - INNER, "low3": OUTER, "high3": 1 - OUTER}
 
 
-def expectation(at: Stand, expected: Expected) -> dict[str, Any]:
-    """Return `expect` of a plan's file."""
-    description, hours = at.description, np.array(at.by_hour())
+def expectation(
+    description: Description, by_hour: Sequence[Reals], expected: Expected
+) -> dict[str, Any]:
+    """Return `expect` of a plan's file.
+
+    Args:
+        description: The fleet.
+        by_hour: Updates that a round uses, by cohort, in each hour of the day of the run.
+        expected: What its rounds are like.
+    """
+    hours = np.array(by_hour)
     updates = max(1, round(float(hours.sum(axis=1).mean())))
     shares = hours / np.maximum(hours.sum(axis=1, keepdims=True), 1e-300)
     participation = {}

@@ -56,7 +56,8 @@ def checked(
         memory: The server's.
     """
     yield from _devices(description, job)
-    yield from _sites(description, job, expected)
+    if not job.buffer:
+        yield from _rounds(description, job, expected)
     limit = description.server.memory
     if limit is not None and memory.peak > limit:
         yield (
@@ -70,6 +71,11 @@ def checked(
             f"{share(expected.run_lost)} of such runs end without a result: a round fails at "
             f"{tries}{null}"
         )
+
+
+def _rounds(description: Description, job: Job, expected: Expected) -> Iterator[str]:
+    """Yield the lines about rounds that need many at once."""
+    yield from _sites(description, job, expected)
     hours = [hour.hour for hour in expected.by_hour if math.isnan(hour.p50)]
     if hours:
         named = f"hours {', '.join(map(str, hours))}" if len(hours) < _DAY else "day"

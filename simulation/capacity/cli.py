@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .plan import Question, plan
+from .parts import Question
+from .plan import plan
 from .plan_file import write, written
 from .subject import Asked, subject
 from .text import as_text

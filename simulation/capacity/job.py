@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One run of synchronous rounds: some are asked, the first to answer are used."""
+    """One run: of those who are asked the first to answer are used, or all with a buffer."""
 
     clients: int
     """Registered."""
@@ -41,6 +41,11 @@ class Job:
     """Shares of members that may be corrupt and lost (protocol/graph.py)."""
     a_min: int = 1
     """Corrupt members to bear at least."""
+    buffer: int = 0
+    """Updates that make a version of an asynchronous run, in which `cohort` are always at work; 0:
+    rounds are synchronous."""
+    staleness: str = "constant"
+    """What an update of an old model counts there (strategies/staleness.py)."""
 
     def __post_init__(self) -> None:
         """Compare the numbers with each other.
@@ -55,6 +60,9 @@ class Job:
             raise SettingsError("invited", f"at least the cohort, {self.cohort}", self.invited)
         if not 1 <= self.quorum <= self.cohort:
             raise SettingsError("quorum", f"1 to {self.cohort}, the cohort", self.quorum)
+        if not 0 <= self.buffer <= self.clients:
+            expected = f"1 to {self.clients}, the number of clients"
+            raise SettingsError("buffer", expected, self.buffer)
         for name in ("rounds", "attempts", "parameters", "item_bytes"):
             if getattr(self, name) < 1:
                 raise SettingsError(name, "1 or more", getattr(self, name))

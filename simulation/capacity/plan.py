@@ -7,44 +7,30 @@ Equal fleet, settings, seed and version give equal plans, digit for digit.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from . import advice
+from .asynchronous import asynchronous
 from .band import expectation
 from .chances import chances, scarce
 from .checks import checked, refuse_impossible
 from .facts import Effort, Rules, facts
 from .glance import stand
 from .memory import server_memory
-from .plan_file import percentiles, quantiles, sealed
+from .parts import asked, rounds_of, server
+from .plan_file import sealed
 from .rounds import rounds
 from .secure import secure
 from .sensitivity import Ground
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from .expected import Expected
-    from .facts import Facts
-    from .memory import ServerMemory
-    from .subject import Subject
-    from ..fleet.description import Description
+    from .parts import Question
 
 _FIRST = 0.4
 """Of the work: the rounds themselves."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is planned, and how surely it is to be."""
-
-    description: Description
-    subject: Subject
-    certainty: float = 0.99
-    seed: int = 0
-    measured: Mapping[str, Any] | None = None
-    """What runs have taught: `runs`, `rounds`, `moved`."""
 
 
 def plan(question: Question, say: Callable[[float], None] = lambda _: None) -> dict[str, Any]:
@@ -57,6 +43,11 @@ def plan(question: Question, say: Callable[[float], None] = lambda _: None) -> d
     Raises:
         SettingsError: The fleet and the settings do not fit, or nobody can be in time.
     """
+    made = asynchronous if question.subject.buffer else _synchronous
+    return sealed(made(question, say))
+
+
+def _synchronous(question: Question, say: Callable[[float], None]) -> dict[str, Any]:
     description, subject, seed = question.description, question.subject, question.seed
     job, run = subject.job, subject.run
     expected = rounds(description, job, seed, lambda done: say(_FIRST * done))
@@ -84,17 +75,16 @@ def plan(question: Question, say: Callable[[float], None] = lambda _: None) -> d
         currency=description.prices.currency,
         fewest=run.params.min_members,
     )
-    return sealed(
-        {
-            **_asked(question),
-            **_expected(expected, job.clients),
-            "secure": masks,
-            **_advised(facing),
-            "server": _server(question, memory, found),
-            "expect": expectation(at, expected),
-            "lines": [*checked(description, job, expected, memory), *found.ranks.lines],
-        }
-    )
+    return {
+        **asked(question),
+        **rounds_of(expected, job.clients),
+        "secure": masks,
+        "asynchronous": None,
+        **_advised(facing),
+        "server": server(question, memory, found),
+        "expect": expectation(description, at.by_hour(), expected),
+        "lines": [*checked(description, job, expected, memory), *found.ranks.lines],
+    }
 
 
 def _advised(found: advice.Found) -> dict[str, Any]:
@@ -111,96 +101,4 @@ def _advised(found: advice.Found) -> dict[str, Any]:
         "sensitivity": [effect.described() for effect in found.effects],
         "first": first,
         "then": then,
-    }
-
-
-def _server(question: Question, memory: ServerMemory, found: Facts) -> dict[str, Any]:
-    """Return what the server needs, and has."""
-    return {
-        "memory": memory.peak,
-        "terms": memory.terms,
-        "limit": question.description.server.memory,
-        "ranks": found.ranks.needed,
-        "pool": found.ranks.pool,
-        "work": found.work,
-    }
-
-
-def _asked(question: Question) -> dict[str, Any]:
-    """Return what is planned."""
-    description, subject = question.description, question.subject
-    job, run = subject.job, subject.run
-    return {
-        "seed": question.seed,
-        "certainty": question.certainty,
-        "fleet": {
-            "file": description.path.name,
-            "digest": description.digest,
-            "clients": job.clients,
-        },
-        "model": {
-            "parameters": subject.parameters,
-            "bytes": job.load.up,
-            "down": job.load.down,
-            "dtype": subject.dtype,
-            "digest": subject.digest,
-        },
-        "app": None if subject.app is None else subject.app.directory.name,
-        "settings": {
-            "clients": job.clients,
-            "rounds": job.rounds,
-            "cohort": job.cohort,
-            "invited": job.invited,
-            "quorum": job.quorum,
-            "deadline": job.deadline,
-            "attempts": job.attempts,
-            "dropout": run.dropout,
-            "epochs": job.load.epochs,
-            "secure": job.secure,
-            "strategy": run.rule.name,
-            "robust": None if run.rule.robust is None else run.rule.robust.rule,
-            "min-members": run.params.min_members,
-            "min-survivors": run.params.min_survivors,
-            "alpha": job.alpha,
-            "delta": job.delta,
-        },
-        "measured": question.measured,
-    }
-
-
-def _expected(expected: Expected, clients: int) -> dict[str, Any]:
-    """Return rounds, run, cohorts and sites."""
-    asked = {took.cohort: took.asked or 1.0 for took in expected.clients}
-    sites: dict[str, dict[str, float]] = {}
-    everybody = sum(took.asked for took in expected.clients) or 1.0
-    for took in expected.clients:
-        site = sites.setdefault(took.site, {"share": 0.0, "expected": 0.0})
-        site["share"] += took.asked / everybody
-        site["expected"] += took.used
-    outcomes = ("used", "late", "lost", "offline", "crashed")
-    return {
-        "round": {
-            **percentiles(expected.seconds),
-            "quantiles": quantiles(expected.seconds),
-            "wait": percentiles(expected.wait),
-            "by_hour": [
-                {
-                    **{key: getattr(hour, key) for key in ("hour", "p50", "p90", "miss")},
-                    "online": hour.online / clients,
-                }
-                for hour in expected.by_hour
-            ],
-        },
-        "total": percentiles(expected.total),
-        "clients": [
-            {
-                "cohort": took.cohort,
-                "site": took.site,
-                "share": took.share,
-                "asked": took.asked,
-                **{name: getattr(took, name) / asked[took.cohort] for name in outcomes},
-            }
-            for took in expected.clients
-        ],
-        "sites": sites,
     }

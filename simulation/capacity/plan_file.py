@@ -17,6 +17,10 @@
 | | these come of so many asked (`by_asked`: number, share, the independent one); a `line` |
 | secure | null, or `n`, `k`, `t`, `d`, `q`, how many are `lost` behind the roster, and how likely |
 | | a round is `void` |
+| asynchronous | null, or how many are `at_work`, the `buffer`, how many versions old updates are |
+| | (`staleness`: `rule`, `mean`, `p50`, `p90`, `p99`, what one `counts` on average, `shares`: |
+| | pairs of age and share), whose they are (`updates` by cohort, those of the `fastest` and the |
+| | `slowest` tenth of the devices), and both in words (`lines`). A round is a version then |
 | deadline | seconds `set` and `suggested`, and a `line` |
 | clients | one for each cohort: `cohort`, `site`, `share` of the fleet, and of those `asked` the |
 | | shares `used`, `late`, `lost`, `offline`, `crashed` |

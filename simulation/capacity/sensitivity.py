@@ -69,24 +69,24 @@ class Ground:
             costs: The plan's own.
             say: Told which share is done.
         """
-        found = [*_of_prices(costs)]
+        found = [*of_prices(costs)]
         if not self.at.ever:
             return found
         before = self._look(self.at.description, self.at.job)
         listed = list(variants(self.at.description, self.at.job, scarce=self.scarce))
         for place, variant in enumerate(listed):
             after = self._look(variant.description, variant.job)
-            found.append(_effect(variant, before, after))
+            found.append(effect(variant, before, after))
             say((place + 1) / len(listed))
-        return sorted(found, key=lambda effect: (-effect.size, effect.name))
+        return sorted(found, key=lambda one: (-one.size, one.name))
 
-    def _look(self, description: Description, job: Job) -> _Looked:
+    def _look(self, description: Description, job: Job) -> Looked:
         seen = self.at.look(description, job)
         patient = seen if job.cohort >= job.invited else self.at.look(description, waits(job))
         losses = Losses(groups(description, patient, self.online), description.sites)
         miss = missed(losses, job)
         effort = Effort.seen(seen, job)
-        return _Looked(
+        return Looked(
             seconds=seen.seconds.at(0.9),
             run=effort.run,
             miss=max(miss, seen.miss) if self.scarce else miss,
@@ -94,7 +94,7 @@ class Ground:
         )
 
 
-class _Looked(NamedTuple):
+class Looked(NamedTuple):
     """What is compared."""
 
     seconds: float
@@ -105,7 +105,8 @@ class _Looked(NamedTuple):
     money: float
 
 
-def _effect(variant: Variant, before: _Looked, after: _Looked) -> Effect:
+def effect(variant: Variant, before: Looked, after: Looked) -> Effect:
+    """Return what a variant changes."""
     return Effect(
         name=variant.name,
         change=variant.change,
@@ -116,7 +117,7 @@ def _effect(variant: Variant, before: _Looked, after: _Looked) -> Effect:
     )
 
 
-def _of_prices(costs: Costs) -> Iterator[Effect]:
+def of_prices(costs: Costs) -> Iterator[Effect]:
     """Yield what a tenth more of each price costs: its own part."""
     whole = costs.money
     for name, part in costs.parts.items():

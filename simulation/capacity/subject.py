@@ -30,6 +30,7 @@ from ...server.run_config import run_settings, tables
 from ...server.run_rule import chosen
 from ...strategies.app import AppRef, is_plain_flower
 from ...strategies.metrics import fractional_bits
+from ...strategies.staleness import weighting
 from ...strategies.trainer import TRAINING, Settings
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class Subject:
     epochs: int
     graph: Parameters | None
     """Of a roster of the whole cohort, where masks are on."""
+    buffer: int = 0
+    """Updates that make a version of an asynchronous run; 0: rounds are synchronous."""
+    staleness: str = "constant"
 
     @property
     def manifest(self) -> Manifest:
@@ -108,7 +112,7 @@ class Subject:
     def job(self) -> Job:
         """What is asked of the fleet."""
         run, params = self.run, self.run.params
-        needed = invitations(self.cohort, run.dropout)
+        needed = self.cohort if self.buffer else invitations(self.cohort, run.dropout)
         return Job(
             clients=self.clients,
             cohort=self.cohort,
@@ -124,6 +128,8 @@ class Subject:
             alpha=params.alpha,
             delta=params.delta,
             a_min=params.a_min,
+            buffer=self.buffer,
+            staleness=self.staleness,
         )
 
 
@@ -140,9 +146,10 @@ def subject(asked: Asked, fleet: Description) -> Subject:
     app = None if asked.app is None else AppRef.read(asked.app)
     own: dict[str, Value] = {} if app is None else dict(app.settings)
     table, config = tables(own, _given(asked, fleet, own))
-    if int(table["buffer"]):
-        move = "leave it out: what is planned is a run of synchronous rounds"
-        raise SettingsError("buffer", "0", table["buffer"], move)
+    weighting(str(table["staleness"]))
+    if int(table["buffer"]) and asked.secure:
+        why = "masks are on, and need all members of a round at once"
+        raise SettingsError("buffer", "a run without masks", why, "--secure off")
     rule = chosen(table, {*own, *(asked.settings or {})})
     clients = int(table["clients"])
     run = run_settings(table, config, run="plan", secure=asked.secure, rule=rule)
@@ -151,6 +158,10 @@ def subject(asked: Asked, fleet: Description) -> Subject:
         move = f"--secure off, or -c cohort={MAX_MEMBERS} or less"
         raise SettingsError("cohort", expected, members, move)
     check_clients(run, clients)
+    least, buffer = max(run.params.min_members, run.params.min_survivors), int(table["buffer"])
+    if 0 < buffer < least:
+        move = "raise buffer, or lower min-members and min-survivors"
+        raise SettingsError("buffer", f"at least {least}, the run's floor", buffer, move)
     layout, digest, epochs = _model(asked, app, run)
     return Subject(
         app=app,
@@ -160,6 +171,8 @@ def subject(asked: Asked, fleet: Description) -> Subject:
         digest=digest,
         epochs=epochs,
         graph=_graph(run, clients) if asked.secure else None,
+        buffer=buffer,
+        staleness=str(table["staleness"]),
     )
 
 

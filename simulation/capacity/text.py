@@ -30,11 +30,17 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield from _times(plan)
     yield _row("quorum", plan["quorum"]["line"])
-    yield _row("ask", _ask(plan))
+    if plan["asynchronous"] is None:
+        yield _row("ask", _ask(plan))
     yield _row("deadline", plan["deadline"]["line"])
     if (secure := plan["secure"]) is not None:
         yield _row("masks", _secure(secure))
-    yield _row("slowest", plan["bottleneck"]["line"])
+    if (flows := plan["asynchronous"]) is None:
+        yield _row("slowest", plan["bottleneck"]["line"])
+    else:
+        stale, whose = flows["lines"]
+        yield _row("staleness", stale)
+        yield _row("updates", whose)
     yield from _server(plan)
     yield _row("traffic", _traffic(plan))
     yield _row("cost", _cost(plan))
@@ -64,10 +70,18 @@ def _row(name: str, text: str) -> str:
 def _what(plan: Mapping[str, Any]) -> Iterator[str]:
     settings, model, fleet = plan["settings"], plan["model"], plan["fleet"]
     kinds = len(plan["clients"])
-    yield (
-        f"{fleet['file']}: {fleet['clients']:,} devices of {kinds} kind{'s' * (kinds > 1)}; "
+    rounds = (
         f"{settings['rounds']:,} rounds of {settings['cohort']:,} updates, "
         f"{settings['invited']:,} asked for them"
+    )
+    if (flows := plan["asynchronous"]) is not None:
+        rounds = (
+            f"asynchronous, {flows['at_work']:,} at work, {settings['rounds']:,} versions of "
+            f"{flows['buffer']:,} updates"
+        )
+    yield (
+        f"{fleet['file']}: {fleet['clients']:,} devices of {kinds} kind{'s' * (kinds > 1)}; "
+        f"{rounds}"
     )
     masks = "on" if settings["secure"] else "off"
     yield (
@@ -79,7 +93,8 @@ def _what(plan: Mapping[str, Any]) -> Iterator[str]:
 def _times(plan: Mapping[str, Any]) -> Iterator[str]:
     round_, total = plan["round"], plan["total"]
     yield f"{'':<{_WIDE}}{'p50':>10}{'p90':>10}{'p99':>10}"
-    yield f"{'round':<{_WIDE}}{_three(round_)}"
+    name = "round" if plan["asynchronous"] is None else "version"
+    yield f"{name:<{_WIDE}}{_three(round_)}"
     wait = round_["wait"]
     if wait["p99"]:
         yield f"{'wait':<{_WIDE}}{_three(wait)}   until enough are online"

@@ -71,7 +71,7 @@ def variants(description: Description, job: Job, *, scarce: bool) -> Iterator[Va
                 for name, site in description.sites.items()
             }
             yield Variant(f"{key} of sites", MORE, replace(description, sites=sites), job)
-    if description.server.overhead:
+    if description.server.overhead and not job.buffer:
         server = replace(description.server, overhead=description.server.overhead * (1 + TENTH))
         yield Variant("server's own part", MORE, replace(description, server=server), job)
     yield from _of_job(description, job)
@@ -90,6 +90,12 @@ def _of_job(description: Description, job: Job) -> Iterator[Variant]:
     invited = max(job.cohort, round(job.invited * (1 - TENTH)))
     if invited < job.invited:
         yield Variant("clients asked", LESS, description, replace(job, invited=invited))
+    if job.buffer:
+        fewer = max(1, round(job.cohort * (1 - TENTH)))
+        if fewer < job.cohort:
+            yield Variant(
+                "clients at work", LESS, description, replace(job, cohort=fewer, invited=fewer)
+            )
     yield Variant("deadline", LESS, description, replace(job, deadline=job.deadline * (1 - TENTH)))
 
 

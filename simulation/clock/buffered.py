@@ -28,9 +28,9 @@ from .decision import Decision, Outcome
 from .ends import traffic
 from .kept import listed, numbers_of, real, whole
 from .launches import Busy, Launches
-from .staleness import weighting
 from ..fleet.devices import Load
 from ...protocol.errors import SettingsError, StateError
+from ...strategies.staleness import weighting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +51,7 @@ class Flow:
     buffer: int
     """Updates that make a round."""
     staleness: str = "constant"
-    """What an update from an old model counts (staleness.py)."""
+    """What an update from an old model counts (strategies/staleness.py)."""
     deadline: float = math.inf
     """Virtual seconds after which the server gives a client up."""
     load: Load = field(default_factory=Load)

@@ -42,7 +42,7 @@ class Pace:
     buffer: int = 0
     """Updates that make an asynchronous round; 0 is synchronous."""
     staleness: str = "polynomial 0.5"
-    """What an old update counts (staleness.py)."""
+    """What an old update counts (strategies/staleness.py)."""
     load: Load = field(default_factory=Load)
 
 

@@ -10,8 +10,8 @@ Sections  learning.py, participation.py, clients.py, cohorts.py, staleness.py, m
           signals.py, planned.py with calibrated.py, reviews.py, troubles.py; blocks.py is what they
           are put together from.
 A plan    plan_page.py is the picture of a plan that was made before a run: plan_levers.py what to
-          change first, plan_rounds.py times, plan_costs.py quorum, money and memory; across.py has
-          the bars that lie.
+          change first, plan_rounds.py times, plan_costs.py quorum, money and memory, plan_stream.py
+          what an asynchronous run has in place of a quorum; across.py has the bars that lie.
 Pages     markup.py escapes whatever was not written here, shell.py adds style (page.css), script
           (page.js) and the policy that lets nothing else run.
 """

@@ -9,6 +9,7 @@ from .markup import Markup, tag
 from .plan_costs import all_wanted, costs, quorum, server
 from .plan_levers import closers, cohorts, first
 from .plan_rounds import hours, lengths
+from .plan_stream import stream
 from .scale import duration, number, percent, size
 from .shell import page as whole
 
@@ -37,14 +38,20 @@ def page(plan: Plan) -> bytes:
             first(plan),
             lengths(plan),
             hours(plan),
-            tag("div", closers(plan), cohorts(plan), class_="twin"),
-            quorum(plan),
+            *_rounds(plan),
             tag("div", costs(plan), server(plan), class_="twin"),
             _measured(plan),
             _plan(plan),
         ),
         tag("footer", made, tag("span", plan["digest"], class_="mono")),
     )
+
+
+def _rounds(plan: Plan) -> list[Markup]:
+    """Return who closes rounds and how many to ask, or what an asynchronous run has instead."""
+    if plan.get("asynchronous") is not None:
+        return [stream(plan), cohorts(plan)]
+    return [tag("div", closers(plan), cohorts(plan), class_="twin"), quorum(plan)]
 
 
 def _lead(plan: Plan) -> list[object]:
@@ -54,6 +61,11 @@ def _lead(plan: Plan) -> list[object]:
     wants = f"of which {settings['cohort']:,} are used" if settings.get("cohort") else ""
     each = f", {asked:,} asked for each{f', {wants}' if wants else ''}" if asked else ""
     rounds = f"{settings['rounds']:,} rounds{each}" if settings.get("rounds") else "A run"
+    if (flows := plan.get("asynchronous")) is not None:
+        rounds = (
+            f"{settings['rounds']:,} versions of {flows['buffer']:,} updates, {flows['at_work']:,} "
+            "clients always at work"
+        )
     return [
         f"{plan['app'] or 'A model'} of {plan['model']['parameters']:,} parameters on ",
         tag("b", f"{fleet['clients']:,} devices"),
@@ -67,16 +79,23 @@ def _within(told: Mapping[str, float | None], share: str) -> str:
     return "no end" if value is None else duration(value)
 
 
+def _round(plan: Plan) -> str:
+    return "a round" if plan.get("asynchronous") is None else "a version"
+
+
 def _glance(plan: Plan) -> list[tuple[str, str, str]]:
     told, money = plan["quorum"], plan["money"]
     found = [
         (name, _within(plan[key], "p50"), f"9 of 10 within {_within(plan[key], 'p90')}")
-        for name, key in (("a round", "round"), ("the run", "total"))
+        for name, key in ((_round(plan), "round"), ("the run", "total"))
     ]
     if told["miss"] is not None:
         alone = told["independent"]
         below = "" if alone is None else f"{percent(alone)} if devices were independent"
-        found.append(("rounds without quorum", percent(told["miss"]), below))
+        name = "rounds without quorum"
+        if plan.get("asynchronous") is not None:
+            name = "buffers that do not fill"
+        found.append((name, percent(told["miss"]), below))
     if told["invite"] is not None:
         found.append(
             (

@@ -45,12 +45,17 @@ def curve(pairs: Sequence[Sequence[float | None]]) -> tuple[NDArray[np.float64],
 def lengths(plan: Plan) -> Markup:
     """Return the section about a round's time."""
     title, told = "How long a round takes", plan["round"]
+    flows = plan.get("asynchronous") is not None
+    if flows:
+        title = "From one version to the next"
     shares, seconds = curve(told["quantiles"])
     marks = {name: told[name] for name in MARKS if told[name] is not None}
     if not seconds.size or not marks:
         return section(title, missing("No round is expected to end: see the warnings above."))
     said = "; ".join(f"{MARKS[name]} within {duration(value)}" for name, value in marks.items())
     words = f"From asking the clients to closing the round: {said}. {_waits(told['wait'])}"
+    if flows:
+        words = f"Until the buffer is full again: {said}."
     if seconds[-1] - seconds[0] <= 1e-9 * max(1.0, seconds[-1]):
         return section(title, about(words), missing("Every round takes the same time."))
     return section(title, about(words), _histogram(plan, shares, seconds, marks))

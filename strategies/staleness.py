@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...protocol.errors import SettingsError
+from ..protocol.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from .decision import Ids
-
+    Ids = NDArray[np.int64]
     Reals = NDArray[np.float64]
     Weighting = Callable[[Ids], Reals]
 
