@@ -28,6 +28,7 @@ GRACE_S = 4.0
 ORPHANS_S = 1.5
 """What a process started has so long after it to end by itself; Flower's looks every 0.2 s."""
 _POLL_S = 0.02
+_EXEC_S = 2.0
 _SAME_START_S = 1.0
 
 
@@ -172,9 +173,18 @@ def insist(work: Callable[[], None]) -> None:
 
 
 def _carried(process: Process) -> str | None:
-    """Return the mark in a process's environment, empty for none; None if it is not readable."""
+    """Return the mark in a process's environment, empty for none; None if it is not readable.
+
+    In the instant after its exec a process has no environment: a new one is looked at again.
+    """
     try:
-        return str(process.environ().get(MARK, ""))
+        found = process.environ()
+        for _ in range(5):
+            if found or time.time() - process.create_time() > _EXEC_S:
+                break
+            time.sleep(_POLL_S)
+            found = process.environ()
+        return str(found.get(MARK, ""))
     except psutil.AccessDenied:
         return None
     except (psutil.Error, OSError):
