@@ -33,7 +33,7 @@ from umbel.tests.wire_federation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 REMOVED = Ending.REMOVED.value
@@ -115,6 +115,13 @@ def test_another_id_in_the_signing_certificate_does_not_help() -> None:
     asyncio.run(play())
 
 
+async def _holds(what: Callable[[], bool]) -> None:
+    """Wait for what the gateway does after it has ended a call."""
+    async with asyncio.timeout(30):
+        while not what():
+            await asyncio.sleep(0.01)
+
+
 async def _stalled(first: list[bytes], sent: asyncio.Event) -> AsyncIterator[bytes]:
     for part in first:
         yield part
@@ -139,7 +146,7 @@ def test_an_upload_that_stands_still_ends(sent: int) -> None:
                 await written.wait()
                 remove(there, machine)
                 assert await refused(call) == REMOVED
-                assert there.core.served[RUN].uploads == {}
+                await _holds(lambda: there.core.served[RUN].uploads == {})
 
     asyncio.run(play())
 
@@ -156,7 +163,7 @@ def test_an_upload_that_waits_for_a_slot_ends() -> None:
                         await asyncio.sleep(0.01)
                 remove(there, machine)
                 assert await refused(call) == REMOVED
-                assert there.core.served[RUN].waiting == {}
+                await _holds(lambda: there.core.served[RUN].waiting == {})
 
     asyncio.run(play())
 

@@ -224,13 +224,24 @@ def _write_on(home: Path) -> None:
             del arrays
 
 
+def _gone_on(home: Path, newest: int) -> None:
+    """Wait until a round after the newest has finished."""
+    end = time.monotonic() + 60
+    with Ledger(home / "runs" / RUN / "ledger.sqlite", read_only=True) as ledger:
+        while max(ledger.finished("train")) <= newest:
+            assert time.monotonic() < end, "no round finishes"
+            time.sleep(0.01)
+
+
 def _kills(home: Path, count: int) -> tuple[int, int]:
     """Kill the writer so often; return the newest round and how many rounds were lost."""
     draw = random.Random(count)  # noqa: S311 - a seeded choice of moments
     path, newest, hurt = made(home), 3, 0
-    for _ in range(count):
+    for life in range(count):
         writer = get_context("fork").Process(target=_write_on, args=(home,))
         writer.start()
+        if life == count // 2:  # of one life more than the draw may be left on a slow machine
+            _gone_on(home, newest)
         time.sleep(draw.uniform(0.0, 0.12))
         os.kill(writer.pid or 0, signal.SIGKILL)
         writer.join()

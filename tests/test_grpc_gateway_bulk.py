@@ -255,8 +255,11 @@ def test_one_slot_and_three_uploaders_take_turns_in_the_order_of_asking() -> Non
             for turn, machine in enumerate(machines):
                 event = await there.heard.wait("whole", turn + 1)
                 assert event[1]["node"] == machine.node
+                async with asyncio.timeout(30):
+                    while [task.done() for task in waiting[:turn]] != [True] * turn:
+                        await asyncio.sleep(0.01)
                 await asyncio.sleep(0.1)
-                assert [task.done() for task in waiting] == [turn > 0, turn > 1]
+                assert not any(task.done() for task in waiting[turn:])
                 await app.do("fold", node=machine.node)
             assert [await call for call in calls] == [struct.pack("<Q", SIZE)] * 3
             assert await app.result() == plus(*ys)

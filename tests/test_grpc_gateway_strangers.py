@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import random
 import re
 import socket
 import ssl
@@ -103,7 +103,7 @@ def test_random_bytes_do_not_matter() -> None:
     async def play(there: Federation) -> None:
         async def one(size: int) -> None:
             try:
-                await knock(there.port, os.urandom(size), 0.5)
+                await knock(there.port, random.Random(size).randbytes(size), 0.5)  # noqa: S311 - to be repeated
             except TimeoutError:
                 return
 
@@ -122,7 +122,8 @@ def test_random_bytes_behind_a_good_handshake_do_not_matter(tmp_path: Path) -> N
         context = ssl.create_default_context(cadata=there.root.decode())
         context.set_alpn_protocols(["h2"])
         context.load_cert_chain(tmp_path / "tls.pem", tmp_path / "tls.key")
-        for data in (os.urandom(3000), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 3000):
+        noise = random.Random(1).randbytes(3000)  # noqa: S311 - to be repeated
+        for data in (noise, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 3000):
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", there.port, ssl=context, server_hostname="localhost"
             )
@@ -140,7 +141,7 @@ async def turned_away(there: Federation, credentials: grpc.ChannelCredentials) -
     ) as channel:
         call: Any = channel.unary_stream(METHOD + "Session")
         hello = pb.Up(hello=pb.Hello(run=RUN, ticket=b"x", certificate=b"x"))
-        return await refused(call(hello.SerializeToString(), timeout=5).read())
+        return await refused(call(hello.SerializeToString(), timeout=60).read())
 
 
 def test_without_a_certificate_of_the_federation_nobody_gets_as_far_as_a_call() -> None:

@@ -73,10 +73,12 @@ def test_places_are_few_and_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> No
     async def play() -> None:
         async with Federation() as there, Device(there, Machine(there.authority, 1)) as device:
             method: Any = device.channel.stream_stream(METHOD + "Measure")
-            first = method(timeout=20)
+            first = method(timeout=60)
             await first.write(b"first")
-            await asyncio.sleep(0.2)
-            second = method(iter([b"2nd"]), timeout=20)
+            async with asyncio.timeout(30):
+                while not there.gateway._measuring._places.locked():
+                    await asyncio.sleep(0.01)
+            second = method(iter([b"2nd"]), timeout=60)
             waiting = asyncio.ensure_future(second.read())
             await asyncio.sleep(0.2)
             assert not waiting.done()

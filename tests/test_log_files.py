@@ -22,9 +22,9 @@ LINES, LIMIT = 20_000, 100_000
 TALK = f"""
 import os, sys, time
 for n in range({LINES}):
-    if n == {LINES} - 100:  # what comes between the copy and the cut is lost: the last lines do not
-        sys.stdout.flush()
-        while os.fstat(1).st_size > {LIMIT}:
+    if n % 5000 == 4999 or n == {LINES} - 100:
+        sys.stdout.flush()  # whoever bounds it may be slower than it talks
+        while os.fstat(1).st_size > {LIMIT}:  # and what comes between copy and cut is lost
             time.sleep(0.01)
     sys.stdout.write(f'line {{n:06d}} ' + 'x' * 100 + chr(10))
 while True:

@@ -16,6 +16,9 @@ from umbel.tests.soak_task import Chain
 from umbel.tests.soak_vitals import Vital, growth
 
 ROUNDS, CLIENTS = 12, 6
+SEED = 2765
+"""Of it a stop, two cuts, and the kills of a training child and of a process come in rounds 3 to 7,
+each to a client that no fault has hit before: none finds its client gone, or the run over."""
 STOP = DEADLINE + 0.5
 """Seconds: however fast the machine is, a client that stands still for them misses a round."""
 
@@ -23,7 +26,7 @@ STOP = DEADLINE + 0.5
 def test_every_round_finishes_with_its_exact_sum_while_clients_are_cut_stopped_and_killed() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="soak-") as folder,
-        Soak(Path(folder), ROUNDS, CLIENTS, seed=4, share=0.1, stop=STOP) as soak,
+        Soak(Path(folder), ROUNDS, CLIENTS, seed=SEED, share=0.1, stop=STOP) as soak,
     ):
         soak.play()
         report = soak.report()
