@@ -113,7 +113,7 @@ class Stage:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()))
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
 
     def issue(self, name: str, authority: Authority | None = None) -> None:
         """Write a new key and certificate of a server, each whole."""
@@ -165,13 +165,13 @@ class Stage:
 
     def away(self) -> None:
         """End the SuperLink, with its connections."""
-        asyncio.run_coroutine_threadsafe(self._close_superlink(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._close_superlink(), self._loop).result(60)
 
     def back(self) -> None:
         """Start it again on its port, with its certificate as it is now."""
         own = (self.folder / "superlink.pem", self.folder / "superlink.key")
         self._behind_tls.load_cert_chain(*own)
-        asyncio.run_coroutine_threadsafe(self._open_superlink(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._open_superlink(), self._loop).result(60)
 
     def stop(self) -> None:
         """Tell the front to stop."""
@@ -182,7 +182,7 @@ class Stage:
         self.do(self.superlink.reads.set)
         self.do(self.superlink.answers.set)
         self.stop()
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     # -- clients ------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Stage:
         """Return a connection with the front, through its handshake."""
         plain = socket.socket()
         plain.bind((source, 0))
-        plain.settimeout(10)
+        plain.settimeout(60)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
         try:
             plain.connect(("127.0.0.1", self.port))
@@ -215,7 +215,7 @@ class Stage:
 
     def until(self, holds: Callable[[], object], what: str) -> None:
         """Wait for something."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not holds():
             assert time.monotonic() < end, f"waited in vain for {what}: {self.log}"
             time.sleep(0.01)

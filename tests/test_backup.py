@@ -93,7 +93,7 @@ def test_it_is_made_while_the_issuer_works_and_a_run_is_written(
     stage: Stage, home: Path, tmp_path: Path
 ) -> None:
     """Every one of them can be restored: its record's newest model is there, and whole."""
-    over = threading.Event()
+    begun, over = threading.Event(), threading.Event()
 
     def working() -> None:
         with RunDirectory.create(home, "r-1") as run:
@@ -104,7 +104,8 @@ def test_it_is_made_while_the_issuer_works_and_a_run_is_written(
                 write(run, number)
                 commit(run, number)
                 run.prune(None)
-                if over.wait(0.005):  # in memory a thousand rounds would go by in a second
+                begun.set()
+                if over.wait(0.05):  # in memory a thousand rounds would go by in a second
                     return
 
     worker = threading.Thread(target=working)
@@ -113,6 +114,8 @@ def test_it_is_made_while_the_issuer_works_and_a_run_is_written(
         files = [tmp_path / f"{number}.umbel" for number in range(5)]
         for number, file in enumerate(files):
             stage.token(f"more-{number}")
+            if file == files[-1]:
+                assert begun.wait(60)
             backup(stage.folder, home, file)
     finally:
         over.set()

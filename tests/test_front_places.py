@@ -127,7 +127,8 @@ def test_a_place_that_is_free_goes_to_whoever_has_fewest(monkeypatch: pytest.Mon
     async def in_vain(asked: Asked) -> None:
         for _ in range(3):
             await asked.one(MINE)
-        await asyncio.sleep(0.2)
+        while not asked.ends:
+            await asyncio.sleep(0.01)
 
     ends = played(in_vain, most=2)
     assert ends[0] == (MINE, "too many requests at once; try again")
@@ -170,7 +171,7 @@ def test_slow_bodies_from_one_address_keep_nobody_else_out(tmp_path: Path) -> No
         with stage.connect() as mine:
             mine.sendall(post(PULL, bytes(SMALL + 1)))
             assert status(response(mine)) == 200
-        assert "503 to 127.0.0.2: others wait; try again" in stage.log
+        stage.until(lambda: "503 to 127.0.0.2: others wait; try again" in stage.log, "its line")
 
 
 def test_small_bodies_that_come_slowly_take_no_place(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_a_request_ends_when_its_time_is_over_however_it_moves(tmp_path: Path) -
                 assert status(found) == 408
         stage.do(stage.superlink.answers.clear)  # an answer's time is the same
         assert stage.status(post()) == 408
-        assert stage.front.places.held == 0
+        stage.until(lambda: stage.front.places.held == 0, "the front to let go")
 
 
 def test_one_connection_too_many_costs_whoever_has_most_one(tmp_path: Path) -> None:
