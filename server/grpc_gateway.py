@@ -191,6 +191,7 @@ class Gateway:
         if stream.ending is not None:  # it comes back for its goodbye
             woken()
         try:
+            await _head(context)
             await _first_of(
                 self._read(stream, context), self._write(stream, context, wake), over.wait()
             )
@@ -245,7 +246,7 @@ class Gateway:
         """Take the frames of an upload until the vector is whole, or no more come."""
         upload = await self._core.upload(*asked)
         try:
-            await context.send_initial_metadata((("umbel-offset", str(upload.offset)),))
+            await _head(context, ("umbel-offset", str(upload.offset)))
             async for data in requests:
                 if self._core.frame(upload, data):
                     break
@@ -258,6 +259,7 @@ class Gateway:
             peer = self._peer(context)
             asked = self._core.model(peer, request)
             with self._core.calls.of(peer.id.hex()) as over:
+                await _head(context)
                 await _until(over, self._send(asked, context))
         except Turned as error:
             await self._turn(context, error)
@@ -281,6 +283,7 @@ class Gateway:
         try:
             peer = self._peer(context)
             with self._core.calls.of(peer.id.hex()) as over:
+                await _head(context)
                 await _until(over, self._measuring.serve(requests, context, peer))
         except Turned as error:
             await self._turn(context, error)
@@ -315,6 +318,20 @@ def _asked(context: _Context, peer: Peer) -> tuple[str, bytes]:
     if not isinstance(run, str) or not isinstance(ctx, bytes) or len(ctx) != HASH or not run:
         raise Turned(Ending.MALFORMED, peer.id.hex(), "uploads without naming run and ctx")
     return run, ctx
+
+
+async def _head(context: _Context, *metadata: tuple[str, str]) -> None:
+    """Send what an answer begins with, to its end, although this task is cancelled meanwhile.
+
+    Where its first write is cancelled, gRPC forgets that the answer has begun, and cannot end the
+    call any more: a device would wait for its own deadline.
+    """
+    sent = asyncio.ensure_future(context.send_initial_metadata(metadata))
+    try:
+        await asyncio.shield(sent)
+    except asyncio.CancelledError:
+        await asyncio.wait((sent,))  # no reader holds it up
+        raise
 
 
 async def _until(over: asyncio.Future[None], part: Coroutine[Any, Any, object]) -> None:

@@ -195,6 +195,26 @@ def test_a_fetch_whose_reader_takes_nothing_ends() -> None:
     asyncio.run(play())
 
 
+def test_a_call_that_is_ended_in_its_first_write_ends_for_the_device_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play() -> None:
+        async with Federation() as there:
+            machine = Machine(there.authority, 1)
+
+            async def serve(_requests: Any, context: Any, _peer: Any) -> None:
+                asyncio.get_running_loop().call_soon(remove, there, machine)
+                await context.write(bytes(16))
+                await asyncio.sleep(60)
+
+            monkeypatch.setattr(there.gateway._measuring, "serve", serve)
+            async with Device(there, machine) as device:
+                method: Any = device.channel.stream_stream("/umbel.v1.Gateway/Measure")
+                assert await refused(_drained(method(iter([]), timeout=30))) == REMOVED
+
+    asyncio.run(play())
+
+
 def test_who_is_trusted_comes_right_after_each_welcome_and_when_it_changes() -> None:
     async def play() -> None:
         async with Federation() as there:
