@@ -24,10 +24,12 @@ def test_a_round_takes_accumulator_model_and_the_next_one(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("rounds", [24, pytest.param(500, marks=pytest.mark.slow)])
 def test_rounds_leave_no_slope(tmp_path: Path, rounds: int) -> None:
-    _, resident = play(tmp_path, "plain", MIB, rounds=rounds)
+    size = 4 * MIB if rounds < 100 else MIB
+    _, resident = play(tmp_path, "plain", size, rounds=rounds)
     warm, half = resident[rounds // 4 : rounds // 2], resident[rounds // 2 :]
-    # A model that was kept each round, or a slot, would be a MiB a round.
-    assert max(half) - max(warm) < 4 * MIB
+    # A model that was kept each round, or a slot, would be 12 of them at the least, and more than
+    # threads and connections take on a busy machine.
+    assert max(half) - max(warm) < max(4 * size, 4 * MIB)
 
 
 @pytest.mark.slow

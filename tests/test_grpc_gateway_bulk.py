@@ -253,11 +253,8 @@ def test_one_slot_and_three_uploaders_take_turns_in_the_order_of_asking() -> Non
                     await asyncio.sleep(0.01)
             waiting = [asyncio.create_task(offset(call)) for call in calls[1:]]
             for turn, machine in enumerate(machines):
-                event = await there.heard.wait("whole", turn + 1)
-                assert event[1]["node"] == machine.node
-                async with asyncio.timeout(30):
-                    while [task.done() for task in waiting[:turn]] != [True] * turn:
-                        await asyncio.sleep(0.01)
+                assert (await there.heard.wait("whole", turn + 1))[1]["node"] == machine.node
+                await asyncio.gather(*waiting[:turn])
                 await asyncio.sleep(0.1)
                 assert not any(task.done() for task in waiting[turn:])
                 await app.do("fold", node=machine.node)

@@ -33,9 +33,9 @@ def test_a_line_is_measured_both_ways() -> None:
             own = files(there, Machine(there.authority, 1))
             found = await asyncio.to_thread(speed, f"localhost:{there.port}", own)
             assert found is not None
-            assert found.up > 1e6
-            assert found.down > 1e6
-            assert 0 < found.trip < 1
+            assert found.up > 0
+            assert found.down > 0
+            assert found.trip > 0
             assert abs(found.skew) < 2
             assert found.refused == ""
 
