@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from umbel.simulation.federation import Result
 
 CLIENTS, ROUNDS = 20, 30
+STAYS = "POINTS_STAYS"
+"""Variable: the process that has run waits to be killed; whoever kills it may come late."""
 SLEEP = "POINTS_SLEEP_S"
 """Variable: seconds that a client's examples take to come, so a run is long enough to be killed."""
 
@@ -97,7 +99,7 @@ def killed(
         [sys.executable, "-m", "umbel.tests.simulated_runs", str(home), *words],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {SLEEP: str(slow)},
+        env=os.environ | {SLEEP: str(slow), STAYS: "1"},
     ) as process:
         lines = 0
         for _ in process.stdout or ():
@@ -119,6 +121,8 @@ def main() -> None:
     settings = {key: parsed(value) for key, _, value in (word.partition("=") for word in words)}
     print("begins", flush=True)
     run(Path(home), settings, resume=(Path(home) / "runs" / "r" / "ledger.sqlite").exists())
+    if STAYS in os.environ:
+        signal.pause()
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from umbel.host.doctor import Finding
 
-WAY = Way(bound=5.0)
+WAY = Way(bound=60.0)
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy")
 
 
@@ -115,7 +115,7 @@ def gateway(place: Place) -> list[Finding]:
         hang(secure)
 
     port = place.tls(place.context(alpn="h2", clients=True), speak)
-    return list(line.gateway(place.known(gateway=f"localhost:{port}"), Way(bound=0.7)))
+    return list(line.gateway(place.known(gateway=f"localhost:{port}"), Way(bound=2.0)))
 
 
 def removed(place: Place, port: int) -> list[Finding]:

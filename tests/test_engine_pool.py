@@ -105,7 +105,7 @@ def test_nobody_waits_beyond_the_deadline() -> None:
     with Pool(Forked(Echo), 2) as pool:
         slow = pool.pids[0]
         start = time.monotonic()
-        found = answers(pool, [Item({"s": s}) for s in (600, 0, 0, 0)], deadline=start + 0.5)
+        found = answers(pool, [Item({"s": s}) for s in (600, 0, 0, 0)], deadline=start + 2)
         assert set(found) == {1, 2, 3}
         assert time.monotonic() - start < 60
         assert isinstance(answers(pool, [Item({"n": 1})])[0], Answered)

@@ -121,7 +121,7 @@ def test_a_rank_that_stands_still_is_killed_and_its_job_done(
     world: RankedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGSTOP, as of a debugger or a full memory: nothing dies and nothing answers."""
-    monkeypatch.setattr(supervisor, "STILL", 1.0)
+    monkeypatch.setattr(supervisor, "STILL", 2.0)
     one, many, order = (
         a_model(World()),
         a_model(world),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -172,15 +171,13 @@ def app(tmp_path: Path) -> AppRef:
     return AppRef(folder, "fever:Task")
 
 
-def test_a_killed_child_is_named_within_a_second_and_the_next_round_works(app: AppRef) -> None:
+def test_a_killed_child_is_named_and_the_next_round_works(app: AppRef) -> None:
     with Child(app) as child:
         place = Place(0, trainer=child)
         model = model_of(child)
         pid = child.pid
         (app.directory / "kill").touch()
-        began = time.monotonic()
         assert refusal(begin(place, model=model)) == ("REASON_TASK_FAILED", "")
-        assert time.monotonic() - began < 1
         assert f"training child {pid} was killed by SIGKILL" in place.log[0]
         assert sent(begin(place, model=model, attempt=1)).WhichOneof("body") == "keys"
         assert child.pid != pid

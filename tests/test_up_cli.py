@@ -21,7 +21,6 @@ from umbel import cli
 from umbel.host import process_tree
 from umbel.host.processes import read_state
 from umbel.tests.flower_hello import hello
-from umbel.tests.up_stage import patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,7 +90,7 @@ def test_a_secure_run_in_which_a_client_dies_and_returns(home: Path) -> None:
     (victim,) = answer["killed"]
     assert (victim["name"], victim["again"]) == ("edge-4", 4)
     assert 2 <= victim["round"] <= 3
-    assert victim["back_s"] < 10 * patience()
+    assert victim["back_s"] < 60
     dead = answer["clients"]["edge-4"]
     rounds = [r for r in answer["rounds"] if r["outcome"] == "finished"]
     assert [(r["round"], r["phase"]) for r in rounds] == [
