@@ -132,14 +132,14 @@ class Ended:
 
 
 def sessions(folder: Path, seconds: float, seed: int = 1) -> Ended:
-    """Let a device have one session after another with it, for so many seconds."""
+    """Let a device have sessions with it for so many seconds, and three at least."""
     federation = made(folder / "federation", 1)
     gateway, ended = MadGateway(federation.folder, seed), Ended()
     before, grpc_session.AWAY_S = grpc_session.AWAY_S, 0.5
     try:
         addressed(federation, f"127.0.0.1:{gateway.port}")
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while time.monotonic() < until or ended.sessions < 3:
             files = DeviceFiles.read(federation.device("edge-0"))
             device = DeviceThread(files, Numbers(), 0).start("run", b"a ticket", lease=PATIENCE)
             outcome = device.join(PATIENCE)

@@ -64,6 +64,7 @@ class Madman:
         self._files = device.tls(datetime.now(UTC))
         self._der = device.identity(datetime.now(UTC)).certificate
         self._rng, self._stop = Random(seed), threading.Event()  # noqa: S311 - repeatable
+        self.ways = (self._session, self._upload, self._fetch, self._tls, self._tcp, self._local)
         self.count: dict[str, int] = {}
         self._thread = threading.Thread(target=self._attack, daemon=True)
 
@@ -79,10 +80,10 @@ class Madman:
         assert not self._thread.is_alive()
 
     def _attack(self) -> None:
-        ways = (self._session, self._upload, self._fetch, self._tls, self._tcp, self._local)
+        left = list(self.ways)
         with dial(self._device.gateway, self._files) as channel:
             while not self._stop.is_set():
-                way = self._rng.choice(ways)
+                way = left.pop() if left else self._rng.choice(self.ways)  # each at least once
                 self.count[way.__name__[1:]] = self.count.get(way.__name__[1:], 0) + 1
                 with suppress(OSError, grpc.RpcError, ssl.SSLError, grpc.FutureTimeoutError):
                     way(channel)
@@ -187,6 +188,7 @@ def fire(folder: Path, seconds: float, seed: int = 1, madmen: int = 2) -> Report
         before = soak_vitals.look(core.process.pid, 0)
         began = time.monotonic()
         _heard(run, seconds)
+        run.pump(lambda: all(len(a.count) == len(a.ways) for a in attackers))
         report.seconds = time.monotonic() - began
         for attacker in attackers:
             attacker.stop()

@@ -61,10 +61,6 @@ def _mark(up: FlowerUp) -> str:
     return str(state["mark"])
 
 
-def _program_of(pid: int) -> str:
-    return str(psutil.Process(pid).environ()[process_tree.MARK]).partition("/")[2]
-
-
 def _trains(up: FlowerUp) -> list[Path]:
     """Return where ClientApps are at work."""
     nodes = up.federation.folder / "nodes"
