@@ -20,6 +20,7 @@ from umbel.simulation.clock.synchronous import Terms
 from umbel.simulation.fitting.fit import fit, update
 from umbel.simulation.fitting.observed import observe
 from umbel.simulation.fitting.written import text
+from umbel.simulation.fleet.declared import Site
 from umbel.simulation.fleet.devices import Load
 from umbel.simulation.fleet.toml import read
 from umbel.tests.fitted_ledgers import DOWN, UP, Sessions, node, simulated
@@ -194,6 +195,25 @@ def test_little_that_is_seen_moves_little(tmp_path: Path) -> None:
     share = math.log(5.0 / moved["all: median seconds to be ready"].after) / math.log(5.0 / 1.05)
     assert 1 / 2 < share < 2 / 3
     assert moved["all: dropout"].after == pytest.approx(0.2 * 10 / 14, rel=0.01)
+
+
+def test_a_site_gets_an_outage_only_where_one_was_said_or_seen(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    cohort = "samples = 50\nspeed = 0.05\nbandwidth = 1e9\ncount = 4\nsite = "
+    file.write_text(
+        f'[cohorts.a]\n{cohort}"north"\n[cohorts.b]\n{cohort}"south"\n[sites.south]\noutage = 0.2\n'
+    )
+    calm = Sessions(medians=[1.0] * 8, sites=["north"] * 4 + ["south"] * 4)
+    calm.write(tmp_path, "calm", 5)
+    learned = update(read(file), observe(tmp_path, ["calm"]))
+    assert learned.description.sites["north"] == Site()
+    # two hours: the first round was asked for just before the second one begins
+    assert learned.description.sites["south"].outage == pytest.approx(0.2 * 10 / 12)
+    assert "[sites.north]" not in text(learned.description)
+    calm.dropout = 1.0
+    calm.write(tmp_path, "silent", 5)
+    learned = update(read(file), observe(tmp_path, ["silent"]))
+    assert learned.description.sites["north"].outage == pytest.approx((0.001 + 2) / 3)
 
 
 def test_what_is_written_reads_the_same(tmp_path: Path, fleet: Path) -> None:

@@ -85,7 +85,9 @@ def update(description: Description, observed: Observed) -> Learned:
     for site, names in of_site.items():
         if names:
             seen = losses(observed.lost(names).values())
-            sites[site] = _site(site, sites.get(site), seen, moved)
+            # A site of which the description says nothing has outages once one was seen.
+            before = sites.get(site, None if seen.silent else Site())
+            sites[site] = _site(site, before, seen, moved)
     after = replace(
         description,
         cohorts=tuple(cohorts),

@@ -161,6 +161,11 @@ def cohorts(plan: Plan) -> Markup:
         "What becomes of the devices that a round asks. Late ones were asked for nothing: their "
         "updates come after the round was closed, and their data counts less than its share."
     )
+    if plan.get("asynchronous") is not None:
+        words = (
+            "What becomes of the devices that are asked while a buffer fills. Late ones are at "
+            "work for longer than the deadline, and given up then."
+        )
     picture = ranked(
         x=x,
         names=names,

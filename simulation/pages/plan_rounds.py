@@ -177,6 +177,8 @@ def _when(told: Sequence[Mapping[str, Any]]) -> str:
     if not found:
         return "A round that begins at a given hour, by the fleet's clock."
     (best, at), (worst, then) = min(found), max(found)
+    if len(found) == 1:
+        return f"All rounds that were looked at begin in the hour from {at:02d}:00."
     return (
         f"A round that begins at a given hour, by the fleet's clock. The quickest begin at "
         f"{at:02d}:00 (9 of 10 within {duration(best)}), the slowest at {then:02d}:00 "
@@ -191,8 +193,8 @@ def _middles(told: Sequence[Mapping[str, Any]]) -> list[float]:
 def _times(told: Sequence[Mapping[str, Any]]) -> Markup | None:
     curves = {name: [hour[name] for hour in told] for name in ("p50", "p90")}
     values = [value for each in curves.values() for value in each if value is not None]
-    if not values:
-        return None
+    if len(values) <= len(curves):
+        return None  # a curve of one hour is none
     x = Axis(name="hour at which the round begins", scale=_CLOCK)
     y = Axis(name="time of a round", scale=Scale.linear(values, units=TIMES, floor=0.0))
     at = _middles(told)
