@@ -44,6 +44,7 @@ uplink = 1e7
 [sites.north]
 outage = 0.01
 correlation = 0.1
+outage-hours = 12
 [sites.south]
 correlation = 1
 [server]

@@ -116,12 +116,12 @@ def beside(fleet: Description, wanted: Job, count: int) -> None:
 
 
 def wanted(seed: int, rounds: int, folder: Path) -> tuple[Description, Job]:
-    """Return a random fleet without outages, and an asynchronous run over it.
+    """Return a random fleet whose sites lose nothing together, and an asynchronous run over it.
 
-    In an hour or a few an outage is there or not, and no number is near both.
+    In a few hours an outage or a bad hour is there or not, and no number is near both.
     """
     made = case(seed)
-    fleet = described(folder, re.sub(r"outage = \S+", "outage = 0.0", made.text))
+    fleet = described(folder, re.sub(r"(outage|correlation) = \S+", r"\1 = 0", made.text))
     buffer = max(2, made.cohort // 4)
     at_work = min(made.cohort, made.clients - buffer)
     load = Load(down=made.down, up=made.up)

@@ -203,3 +203,21 @@ def test_what_happens_to_one_run_in_thirty_is_seen_in_a_large_fleet(tmp_path: Pa
     assert found.run_lost == pytest.approx(0.03, abs=0.023)  # three standard errors of 500 runs
     assert found.total.at(0.5) == pytest.approx(20 * 5, rel=1e-6)
     assert found.total.at(0.999) == math.inf
+
+
+@pytest.mark.parametrize(("lasts", "touched"), [(1, 10), (24, 1 + 9 / 24)])
+def test_long_outages_end_fewer_runs(lasts: int, touched: float, tmp_path: Path) -> None:
+    """20 rounds of half an hour see ten hours: of days one, or two with 9 / 24."""
+    text = CONSTANT.format(30).replace("0.5", "180")
+    fleet = described(
+        tmp_path, text + f'site = "n"\n[sites.n]\noutage = 0.05\noutage-hours = {lasts}\n'
+    )
+    found = rounds(fleet, job(30, 5, deadline=1800.0), seed=4)
+    once, twice = math.floor(touched), math.ceil(touched)
+    good = (
+        (twice - touched) * 0.95**once + (touched - once) * 0.95**twice
+        if once < twice
+        else 0.95**10
+    )
+    assert found.run_lost == pytest.approx(1 - good, abs=4 * math.sqrt(good * (1 - good) / 500))
+    assert found.miss == pytest.approx(0.05, abs=0.025)

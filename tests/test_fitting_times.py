@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from umbel.simulation.fitting.hours import online
-from umbel.simulation.fitting.losses import Share, correlation, losses
+from umbel.simulation.fitting.losses import Share, correlation, lasts, losses
 from umbel.simulation.fitting.times import WEAK, Belief, fitted, nig
 
 
@@ -97,8 +97,21 @@ def test_a_silent_hour_is_the_sites() -> None:
         Counter(asked=10, lost=1), Counter(asked=8, lost=7, crashed=1), Counter(asked=2, lost=2),
         Counter(asked=10, crashed=2),
     ]  # fmt: skip
-    found = losses(trials)
+    found = losses({(0, hour): counts for hour, counts in enumerate(trials)})
     assert (found.asked, found.crashed, found.lost, found.hours, found.silent) == (22, 2, 3, 4, 1)
+
+
+def test_how_long_an_outage_lasts_follows_from_the_hours_after_one() -> None:
+    gone, here = Counter(asked=5, lost=5), Counter(asked=5)
+    row = [here, gone, gone, gone, here, gone]  # the run ends there, and another one is asked later
+    trials = {(0, hour): counts for hour, counts in enumerate(row)} | {(1, 6): gone, (1, 8): here}
+    found = losses(trials)
+    assert (found.silent, found.followed, found.went_on) == (5, 3, 2)
+    # 3 hours were thought, of which the next is silent with 1 - 0.9 / 3 = 0.7: worth 10
+    stays = (0.7 * 10 + 2) / 13
+    assert lasts(3.0, 0.1, found, 10.0) == pytest.approx(0.9 / (1 - stays))
+    assert lasts(3.0, 0.1, losses({(0, 1): gone, (0, 3): here}), 10.0) == 3.0
+    assert lasts(1.0, 0.1, losses({(0, 1): gone, (0, 2): here}), 1.0) == 1.0
 
 
 def test_the_correlation_of_known_classes_is_found() -> None:

@@ -251,3 +251,45 @@ def test_a_function_s_devices_have_sites() -> None:
 def test_what_no_site_and_no_device_has(make: Callable[[], object], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         make()
+
+
+# ---- outages that last ---------------------------------------------------------------------
+
+
+def cut_off(seed: int, site: Site, hours: int) -> NDArray[np.bool_]:
+    """Return in which hours nothing of a site arrives."""
+    fleet = ArrayFleet(
+        Profiles.of(1, samples=1), seed, (Behaviour(site="north"),), sites={"north": site}
+    )
+    at: NDArray[np.float64] = np.arange(hours) * 3600.0 + 1800
+    ids = np.zeros(hours, np.int64)
+    found: NDArray[np.bool_] = fleet.fates(ids, np.arange(hours), at).kinds == Fate.LOST
+    return found
+
+
+def test_an_outage_lasts_as_long_as_its_site_says() -> None:
+    share, hours = 0.2, 24 * 400
+    for last in (24, 7.5):
+        found = np.stack(
+            [cut_off(s, Site(outage=share, outage_hours=last), hours) for s in range(9)]
+        )
+        assert found.mean() == pytest.approx(share, abs=0.02)
+        assert found[:, 0].mean() < 1
+        for apart in (1, 5, 48):
+            both = (found[:, apart:] & found[:, :-apart]).mean()
+            tied = share**2 + share * (1 - share) * max(0.0, 1 - apart / last)
+            assert both == pytest.approx(tied, abs=0.02), (last, apart)
+    edges = np.flatnonzero(np.diff(cut_off(1, Site(outage=share, outage_hours=24), hours)))
+    assert len(set((edges % 24).tolist())) == 1  # days that begin at one hour
+
+
+def test_an_hour_long_outage_is_what_it_was() -> None:
+    found = cut_off(5, Site(outage=0.3), 500)
+    assert found.tolist() == (uniform(5, 17, word_of("north"), np.arange(500)) < 0.3).tolist()
+    assert found.tolist() == cut_off(5, Site(outage=0.3, outage_hours=1), 500).tolist()
+
+
+@pytest.mark.parametrize("hours", [0.5, 8761, float("nan")])
+def test_an_outage_of_no_length(hours: float) -> None:
+    with pytest.raises(SettingsError, match=r"site.outage_hours: expected 1 to 8760 hours"):
+        Site(outage=0.1, outage_hours=hours)

@@ -183,7 +183,7 @@ def test_the_page_s_tables_beside_cohorts(tmp_path: Path) -> None:
     )
     assert boxes.memory is not None
     assert boxes.memory.ends() == (4e9,)
-    assert described.sites == {"north": Site(outage=0.01, correlation=0.1)}
+    assert described.sites == {"north": Site(outage=0.01, outage_hours=6, correlation=0.1)}
     assert described.server == Server(overhead=0.03, spread=0.2, memory=16e9)
     assert described.prices == Prices(currency="USD", egress=0.09, energy=0.3)
     a100 = Pool(kind="gpu", count=4, hourly=2.5, reserve=0.1, fold=6e9)

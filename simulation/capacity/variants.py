@@ -71,6 +71,14 @@ def variants(description: Description, job: Job, *, scarce: bool) -> Iterator[Va
                 for name, site in description.sites.items()
             }
             yield Variant(f"{key} of sites", MORE, replace(description, sites=sites), job)
+    if any(site.outage and site.outage_hours > 1 for site in description.sites.values()):
+        sites = {
+            name: replace(site, outage_hours=max(1.0, site.outage_hours * (1 + TENTH)))
+            if site.outage_hours > 1
+            else site
+            for name, site in description.sites.items()
+        }
+        yield Variant("length of outages", MORE, replace(description, sites=sites), job)
     if description.server.overhead and not job.buffer:
         server = replace(description.server, overhead=description.server.overhead * (1 + TENTH))
         yield Variant("server's own part", MORE, replace(description, server=server), job)

@@ -36,7 +36,7 @@ class Claim:
     def losses(self, observed: Observed) -> Losses:
         """Return what became of its devices."""
         if self.names:
-            return losses(observed.lost(self.names).values())
+            return losses(observed.lost(self.names))
         own = [observed.own[node] for node in self.nodes]
         asked, crashed, lost = (sum(c[k] for c in own) for k in ("asked", "crashed", "lost"))
         return Losses(asked, crashed, lost, 0, 0, None)

@@ -15,7 +15,7 @@ import numpy as np
 from .claims import claims, word
 from .claims import single as single_name
 from .hours import online
-from .losses import DEVICE, HOURS, SAID, WEAK, WEAK_OUTAGE, Share, losses
+from .losses import DEVICE, HOURS, SAID, WEAK, WEAK_OUTAGE, Share, lasts, losses
 from .moved import Moved
 from .times import SAID as SAID_TIMES
 from .times import WEAK as WEAK_TIMES
@@ -84,7 +84,7 @@ def update(description: Description, observed: Observed) -> Learned:
     sites = dict(description.sites)
     for site, names in of_site.items():
         if names:
-            seen = losses(observed.lost(names).values())
+            seen = losses(observed.lost(names))
             # A site of which the description says nothing has outages once one was seen.
             before = sites.get(site, None if seen.silent else Site())
             sites[site] = _site(site, before, seen, moved)
@@ -107,7 +107,7 @@ def fit(observed: Observed) -> Learned:
     of: dict[str, str] = {}
     for name in names:
         of[name] = word(name, sites)
-        sites[of[name]] = _site(of[name], None, losses(observed.lost([name]).values()), moved)
+        sites[of[name]] = _site(of[name], None, losses(observed.lost([name])), moved)
     if len(everybody.medians) <= FEW:
         cohorts = _singles(of, everybody, observed, moved)
     else:
@@ -176,7 +176,7 @@ def _thought(cohort: Cohort, observed: Observed) -> tuple[int, int, Belief, floa
 
 def _cohort(name: str, site: str, before: Belief, observed: Observed, moved: list[Moved]) -> Cohort:
     """Return the cohort of the devices of a name, their times one by one."""
-    nodes, found = observed.nodes([name]), losses(observed.lost([name]).values())
+    nodes, found = observed.nodes([name]), losses(observed.lost([name]))
     after = _fitted(nodes, observed, before)
     thought = _Thought(before, WEAK, WEAK)
     dropout, crash = _told(site, thought, after, len(nodes), found, moved)
@@ -207,7 +207,7 @@ def _singles(
         observed: The runs.
         moved: Takes how far each number moved.
     """
-    found = losses(observed.lost(of).values())
+    found = losses(observed.lost(of))
     thought, nodes = _Thought(WEAK_TIMES, WEAK, WEAK), observed.nodes(of)
     dropout, crash = _told("devices", thought, after, len(nodes), found, moved)
     samples, epochs = observed.work
@@ -311,11 +311,17 @@ def _site(name: str, before: Site | None, found: Losses, moved: list[Moved]) -> 
     if found.correlation is not None:
         hours = found.hours - found.silent
         together = (HOURS * said + hours * found.correlation) / (HOURS + hours)
+    last = 1.0 if before is None else before.outage_hours
+    length = lasts(last, outage, found, thought.weight)
     moved += [
         Moved(f"{name}: outage", thought.mean, outage, found.hours, thought.weight, "hours"),
         Moved(f"{name}: correlation of losses", said, together, found.hours, HOURS, "hours"),
     ]
-    return Site(outage=outage, correlation=together if together >= LEAST else 0.0)
+    if length != last or last > 1.0:
+        what, weight = f"{name}: hours of an outage", thought.weight
+        moved.append(Moved(what, last, length, found.followed, weight, "hours"))
+    tied = together if together >= LEAST else 0.0
+    return Site(outage=outage, outage_hours=length, correlation=tied)
 
 
 def _server(before: Server, observed: Observed, moved: list[Moved], *, said: bool) -> Server:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 LEAST = 3
 """Asked in an hour, for its silence to be the site's: fewer are silent by chance."""
@@ -54,21 +54,54 @@ class Losses(NamedTuple):
     """Hours in which it was cut off."""
     correlation: float | None
     """None: too few hours."""
+    followed: int = 0
+    """Hours after one in which it was cut off, of the same run."""
+    went_on: int = 0
+    """In how many of them it still was."""
 
 
-def losses(trials: Iterable[Counter[str]]) -> Losses:
-    """Return what trials by hour come to."""
-    silent, pairs, hours = 0, list[tuple[int, int]](), 0
+def losses(trials: Mapping[tuple[int, int], Counter[str]]) -> Losses:
+    """Return what trials by run and hour come to."""
+    silent, pairs, hours = set[tuple[int, int]](), list[tuple[int, int]](), 0
     asked = crashed = lost = 0
-    for counts in trials:
+    for when, counts in trials.items():
         hours += 1
         n, gone = counts["asked"], counts["crashed"] + counts["lost"]
         if n >= LEAST and gone >= n:
-            silent += 1
+            silent.add(when)
             continue
         asked, crashed, lost = asked + n, crashed + counts["crashed"], lost + counts["lost"]
         pairs.append((n - counts["crashed"], counts["lost"]))
-    return Losses(asked, crashed, lost, hours, silent, correlation(pairs))
+    after = {(run, hour + 1) for run, hour in silent} & trials.keys()
+    return Losses(
+        asked,
+        crashed,
+        lost,
+        hours,
+        len(silent),
+        correlation(pairs),
+        len(after),
+        len(after & silent),
+    )
+
+
+def lasts(before: float, outage: float, found: Losses, weight: float) -> float:
+    """Return how many hours an outage lasts, at least 1.
+
+    After an hour of one the next is one of its own with 1 - 1 / L, or of the next one: the share c
+    of such hours is Beta, and L = (1 - outage) / (1 - c).
+
+    Args:
+        before: What was thought.
+        outage: Share of hours.
+        found: What was seen.
+        weight: Hours that the thought is worth.
+    """
+    if not found.followed or outage >= 1.0:
+        return before
+    thought = Share(1.0 - (1.0 - outage) / before, weight)
+    stays = thought.after(found.went_on, found.followed)
+    return max(1.0, (1.0 - outage) / (1.0 - stays)) if stays < 1.0 else before
 
 
 def correlation(pairs: Iterable[tuple[int, int]]) -> float | None:

@@ -118,7 +118,7 @@ def _table(name: str, found: object, default: object) -> list[str]:
         if value is None or value == getattr(default, field.name):
             continue
         said = f'"{value}"' if isinstance(value, str) else _number(value)
-        lines.append(f"{field.name} = {said}")
+        lines.append(f"{field.name.replace('_', '-')} = {said}")
     return ["", f"[{name}]", *lines] if lines else []
 
 

@@ -64,6 +64,8 @@ class Purpose(IntEnum):
     HOUR = 18
     """How much is lost at a site: site, hour."""
     MEMORY = 19
+    BEGUN = 40
+    """How long ago the outage had begun, or the time without one, in which a run begins: site."""
     ANGLE = 20
     """Added to a purpose for the second number of a normal draw; that of a speed is its own."""
 

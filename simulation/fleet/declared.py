@@ -2,6 +2,7 @@
 
 [sites.NAME]            a site that a cohort names
 outage = 0.01           share of hours in which nothing arrives from there
+outage-hours = 24       how long that lasts each time; left out, an hour
 correlation = 0.1       of losses at one site within an hour (sites.py)
 
 [server]                for plans
@@ -45,7 +46,7 @@ SHARE = Range(0, 1, "")
 MONEY = Range(0, 1e9, "")
 MEMORY = Range(1, 1e18, "bytes")
 SPREAD = Range(0, 10, "")
-_SITE = {"outage": SHARE, "correlation": SHARE}
+_SITE = {"outage": SHARE, "outage-hours": Range(1, 8760, "hours"), "correlation": SHARE}
 _TIED = f"0, or {LEAST:g} to 1"
 _OVERHEAD = Range(0, 1e6, "seconds")
 _FOLD = Range(1, 1e18, "bytes/s")
@@ -61,6 +62,8 @@ class Site:
 
     outage: float = 0.0
     """Share of hours in which nothing arrives from there."""
+    outage_hours: float = 1.0
+    """How long each lasts; two in a row are one that lasts longer."""
     correlation: float = 0.0
     """Intra-class correlation of losses at this site within an hour: 0, or 1e-6 to 1."""
 
@@ -70,7 +73,7 @@ class Site:
         Raises:
             SettingsError: A value is none that a site has.
         """
-        checked(self, "site", _SITE)
+        checked(self, "site", {name.replace("-", "_"): most for name, most in _SITE.items()})
         if 0 < self.correlation < LEAST:
             raise SettingsError("site.correlation", _TIED, float(self.correlation))
 
@@ -212,7 +215,7 @@ def _site(table: dict[str, object], where: str) -> Site:
     numbers = _numbers(table, where, _SITE, set())
     if 0 < numbers.get("correlation", 0.0) < LEAST:
         raise SettingsError(f"{where}.correlation", _TIED, numbers["correlation"])
-    return Site(**numbers)
+    return Site(**{name.replace("-", "_"): value for name, value in numbers.items()})
 
 
 def _prices(table: dict[str, object], where: str) -> Prices:

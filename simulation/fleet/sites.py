@@ -1,7 +1,8 @@
 """What happens to all devices of a site at once, hour by hour.
 
-    cut off    uniform(seed, OUTAGE, site, hour) < outage: what its devices were asked for in this
-               hour is lost
+    cut off    uniform(seed, OUTAGE, site, span) < outage: what its devices were asked for in an
+               hour of this span is lost. A span is an hour; where outages last for L hours it is
+               floor(hour / L + uniform(seed, BEGUN, site))
     lossy      the hour's dropout of a cohort is the quantile at uniform(seed, HOUR, site, hour) of
                the Beta distribution with the cohort's mean and the site's correlation (beta.py)
 
@@ -57,7 +58,12 @@ def lost_at(seed: int, words: Words, sites: Sites, means: Reals, hours: Ids) -> 
     """
     which = hours.astype(np.uint64)
     drawn = uniform(seed, Purpose.HOUR, words, which)
-    cut = uniform(seed, Purpose.OUTAGE, words, which) < sites.outage
+    spans = which
+    if np.any(sites.lasts > 1):
+        begun = uniform(seed, Purpose.BEGUN, words)
+        long = np.floor(hours / sites.lasts + begun).astype(np.uint64)
+        spans = np.where(sites.lasts > 1, long, which)
+    cut = uniform(seed, Purpose.OUTAGE, words, spans) < sites.outage
     return np.where(cut, 1.0, quantile(drawn, means, sites.correlation))
 
 
@@ -66,6 +72,8 @@ class Sites(NamedTuple):
 
     outage: Reals
     correlation: Reals
+    lasts: Reals
+    """Hours of an outage."""
 
     @classmethod
     def of(cls, sites: Mapping[str, Site], names: Sequence[str]) -> Sites:
@@ -74,6 +82,7 @@ class Sites(NamedTuple):
         return cls(
             np.array([0.0 if site is None else site.outage for site in found]),
             np.array([0.0 if site is None else site.correlation for site in found]),
+            np.array([1.0 if site is None else site.outage_hours for site in found]),
         )
 
 
@@ -93,7 +102,7 @@ class Losses:
         names = [name for name, _ in groups]
         self._seed, self._means = seed, np.array([mean for _, mean in groups], np.float64)
         self._sites = Sites.of(sites, names)
-        self._steady = not any(np.any(array) for array in self._sites)
+        self._steady = not (np.any(self._sites.outage) or np.any(self._sites.correlation))
         self._words = np.array([word_of(name) for name in names], np.uint64)
         self._block = lru_cache(_KEPT)(self._found)
 
