@@ -101,14 +101,15 @@ def beside(fleet: Description, wanted: Job, count: int) -> None:
     for share in (0.5, 0.9):
         value = np.sort(gaps)[math.ceil(share * count) - 1]
         assert found.expected.seconds.at(share) == pytest.approx(value, rel=CLOSE), share
-        assert found.expected.total.at(share) == pytest.approx(clock.now, rel=CLOSE), share
+    total = found.expected.total  # the clock's is that of one run, whose days have their luck
+    assert (1 - CLOSE) * total.at(0.05) <= clock.now <= (1 + CLOSE) * total.at(0.95)
     ages = np.concatenate([made.staleness for made in shown])
     mean = float(found.ages @ np.arange(len(found.ages)))
     assert mean == pytest.approx(ages.mean(), rel=CLOSE, abs=0.02)
     ends = np.mean([np.bincount(made.outcomes, minlength=5) for made in shown], axis=0)
     for name, counted in zip(("used", "late", "lost", "offline", "crashed"), ends, strict=True):
         told = sum(getattr(took, name) for took in found.expected.clients)
-        assert told == pytest.approx(counted, abs=0.02 * ends.sum()), name
+        assert told == pytest.approx(counted, abs=0.01 + 0.03 * ends.sum()), name
     for name, values in (("work", "seconds"), ("received", "received"), ("sent", "sent")):
         told = sum(getattr(took, name) for took in found.expected.clients)
         counted = np.mean([getattr(made, values).sum() for made in shown])

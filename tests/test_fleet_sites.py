@@ -261,7 +261,7 @@ def cut_off(seed: int, site: Site, hours: int) -> NDArray[np.bool_]:
     fleet = ArrayFleet(
         Profiles.of(1, samples=1), seed, (Behaviour(site="north"),), sites={"north": site}
     )
-    at: NDArray[np.float64] = np.arange(hours) * 3600.0 + 1800
+    at = np.asarray(np.arange(hours) * 3600.0 + 1800, np.float64)
     ids = np.zeros(hours, np.int64)
     found: NDArray[np.bool_] = fleet.fates(ids, np.arange(hours), at).kinds == Fate.LOST
     return found
