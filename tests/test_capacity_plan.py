@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from fractions import Fraction
 from math import comb
 from pathlib import Path
@@ -338,3 +339,41 @@ def test_a_site_without_which_there_is_no_quorum(
     line = next(line for line in plan["lines"] if line.startswith("site north"))
     assert "77 % of those that are asked" in line
     assert "the other 3 are fewer than the quorum of 5" in line
+
+
+def test_a_lower_cohort_that_is_advised_is_full_before_the_deadline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All 40 are asked, a tenth is lost, and the deadline is as near as it may be."""
+    path = tmp_path / "fleet.toml"
+    path.write_text(
+        "[cohorts.one]\ncount = 40\nsamples = 10\nspeed = 0.5\nbandwidth = 1e9\ndropout = 0.1\n"
+    )
+    shape = ["-c", "deadline=6", "-c", "attempts=3"]
+    plan = _plan(capsys, path, *PLAIN, *shape)
+    come = max(k for k in range(41) if 1 - _below(40, Fraction(9, 10), k) >= 0.99)
+    said = re.match(
+        r"lower cohort to (\d+), and ask 40 all the same \((-c cohort=\d+ -c dropout=[\d.]+)\): "
+        r"98.5 % of the rounds wait",
+        plan["first"],
+    )
+    assert said is not None, plan["first"]
+    assert int(said[1]) == come
+    after = _plan(capsys, path, *PLAIN, *shape, *said[2].split())
+    waits = sum(one["share"] for one in after["bottleneck"]["shares"] if one["part"] == "deadline")
+    assert after["settings"]["invited"] >= 40
+    assert waits <= 0.015
+
+
+def test_a_server_that_is_too_small_for_all_updates_is_told_for_how_many_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(MANY + "[server]\nmemory = 10e6\n")
+    rule = [*PLAIN, "--rounds", 2, "-c", "robust=median"]
+    lines = "\n".join(_plan(capsys, path, *rule, "-c", "cohort=150")["lines"])
+    said = re.search(r"cohort=(\d+), a rule that keeps no updates, or a larger machine", lines)
+    assert said is not None, lines
+    for cohort, fits in ((int(said[1]), True), (int(said[1]) + 1, False)):
+        plan = _plan(capsys, path, *rule, "-c", f"cohort={cohort}")
+        assert (plan["server"]["memory"] <= 10e6) is fits

@@ -227,12 +227,20 @@ def _waiting(found: Found) -> str:
         return f"ask {_asking(job, asked)}: {why}"
     if suggested is not None and suggested < _MUCH * job.deadline:
         return f"lower the deadline to {seconds(suggested)}: {why}, and later ones do not come"
-    return f"lower cohort: {why}"
+    if (come := found.chances.comes) < max(job.quorum, 1):
+        return f"enrol surer devices: {why}, and no number of these is there often enough"
+    way = f"-c cohort={come} {_by_setting(come, job.invited)}"
+    return f"lower cohort to {come:,}, and ask {job.invited:,} all the same ({way}): {why}"
 
 
 def _asking(job: Job, asked: int) -> str:
     """Return how many to ask, and by which setting."""
-    return f"{asked:,} and not {job.invited:,} (-c dropout={dropout_for(job.cohort, asked):g})"
+    return f"{asked:,} and not {job.invited:,} ({_by_setting(job.cohort, asked)})"
+
+
+def _by_setting(cohort: int, asked: int) -> str:
+    """Return the setting by which a run of this cohort asks so many."""
+    return f"-c dropout={dropout_for(cohort, asked):g}"
 
 
 def _slow(found: Found) -> str:

@@ -60,10 +60,8 @@ def checked(
         yield from _rounds(description, job, expected)
     limit = description.server.memory
     if limit is not None and memory.peak > limit:
-        yield (
-            f"the server needs {size(memory.peak)} and has {size(int(limit))}: lower cohort, take "
-            "a rule that keeps no updates, or a larger machine"
-        )
+        needs = f"the server needs {size(memory.peak)} and has {size(int(limit))}"
+        yield f"{needs}: {_fewer(job, memory, limit)}a larger machine would do"
     if expected.run_lost > _SEEN:
         null = "" if math.isfinite(expected.total.at(0.5)) else " (p50 of the run is null)"
         tries = "its one attempt" if job.attempts == 1 else f"all its {job.attempts} attempts"
@@ -71,6 +69,19 @@ def checked(
             f"{share(expected.run_lost)} of such runs end without a result: a round fails at "
             f"{tries}{null}"
         )
+
+
+def _fewer(job: Job, memory: ServerMemory, limit: float) -> str:
+    """Return what would do for a server beside more memory, as the beginning of a list.
+
+    Only a rule that keeps the updates of all that are asked needs less for fewer of them.
+    """
+    if not (kept := memory.terms.get("messages", 0)):
+        return ""
+    asked = job.invited - math.ceil((memory.peak - limit) * job.invited / kept)
+    cohort = job.cohort * asked // job.invited
+    fewer = f"cohort={cohort}, " if cohort >= max(job.quorum, 1) else ""
+    return f"{fewer}a rule that keeps no updates, or "
 
 
 def _rounds(description: Description, job: Job, expected: Expected) -> Iterator[str]:
