@@ -17,6 +17,7 @@ from .engine.choosing import AUTO
 from .engine.hand_over import HandOver, hand_over
 from .engine.replicas import group, world
 from .federation import Federation, Result
+from .fleet.toml import read
 from .population import Population, task_of
 from .seats import Cohort
 from .simulated import Simulated
@@ -246,6 +247,8 @@ def plan(app: Path | str | Task, options: Options | None = None) -> Plan:
         raise SettingsError("app", "an app directory or a umbel.Task", type(app).__name__)
     known = app if isinstance(app, Task) else AppRef.read(Path(app))
     own, given = _own(known), _given(asked)
+    if (counted := _counted(asked, own, given)) is not None:
+        given["clients"] = counted
     table, config = tables(own, given)
     run = asked.run or new_run_id(_name(known))
     rule = chosen(table, {*own, *given})
@@ -318,6 +321,19 @@ def _given(asked: Options) -> dict[str, Value]:
         given["fleet"] = str(asked.fleet)
     absolute(given, Path.cwd(), "fleet", "plan")
     return given
+
+
+def _counted(asked: Options, own: Mapping[str, Value], given: Mapping[str, Value]) -> int | None:
+    """Return how many clients the fleet counts, where the caller does not say; None: it does not.
+
+    It stands above what an app says that did not choose the fleet, as in a plan.
+    """
+    if "clients" in given:
+        return None
+    if asked.fleet is not None and not isinstance(asked.fleet, Path | str):
+        return asked.fleet.clients
+    named = given.get("fleet") or ("" if "clients" in own else own.get("fleet"))
+    return read(Path(str(named))).clients if named else None
 
 
 def _own(app: AppRef | Task) -> dict[str, Value]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,13 +23,12 @@ from umbel.simulation.fleet.devices import Load
 from umbel.simulation.fleet.profiles import ArrayFleet, Profiles
 from umbel.simulation.fleet.sites import word_of
 from umbel.simulation.fleet.toml import read
+from umbel.simulation.run import plan
 from umbel.strategies.trainer import Settings, TaskTrainer
 from umbel.tests import large_async
 from umbel.tests.simulated_runs import CLIENTS, Points, digest, killed, run
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from umbel.simulation.federation import Result
 
 FLEET = """
@@ -198,6 +199,35 @@ def test_a_fleet_from_python(tmp_path: Path) -> None:
     result = umbel.simulate(Points(), options)
     assert [sorted(roster) for roster in rosters(result)] == [[0, 1, 2, 3, 4]] * 2
     assert result.records[1].metrics["clock.closed"] == 9
+
+
+def test_as_many_clients_as_a_fleet_counts_unless_the_caller_says(tmp_path: Path) -> None:
+    """The rule of a plan, with an app that says 5."""
+    counted = tmp_path / "fleet.toml"
+    counted.write_text(
+        FLEET.replace("share = 0.7", "count = 4").replace("share = 0.3", "count = 5")
+    )
+    app = Path(__file__).resolve().parents[1] / "examples" / "digits"
+    own = tmp_path / "digits"
+    shutil.copytree(app, own)
+    assert plan(own, umbel.Options(secure=False)).clients == 5
+    made = plan(own, umbel.Options(secure=False, fleet=counted))
+    assert made.clients == made.simulated.clients == 9
+    assert made.simulated.started["settings"]["clients"] == 9  # a run that is taken up has as many
+    assert plan(own, umbel.Options(secure=False, fleet=counted, clients=20)).clients == 20
+    shares = tmp_path / "shares.toml"
+    shares.write_text(FLEET)
+    assert plan(own, umbel.Options(secure=False, fleet=shares)).clients == 5
+    devices = ArrayFleet(Profiles.of(20, samples=1))
+    assert plan(Points(), umbel.Options(secure=False, fleet=devices)).clients == 20
+    # who names both may not contradict himself
+    about = own / "pyproject.toml"
+    about.write_text(
+        about.read_text().replace("[tool.umbel]\n", f'[tool.umbel]\nfleet = "{counted}"\n')
+    )
+    found = plan(own, umbel.Options(secure=False))
+    with pytest.raises(SettingsError, match="cohorts of 5 clients together, got 9"):
+        found.simulated.devices(0)
 
 
 @pytest.mark.parametrize(
