@@ -141,8 +141,10 @@ class Chaos:
             self._was_killed(core, "core")
             self.field.start_core()
         for index, device in list(self.field.devices.items()):
-            if not device.alive and self.ledger.chain.rounds < self.rounds:
-                self.field.start_client(index)
+            if not device.alive:
+                self._poll()  # the run may have come to its end, and the device with it
+                if self.ledger.chain.rounds < self.rounds:
+                    self.field.start_client(index)
         status = driver.poll()
         if status is None or status >= 0:
             return status

@@ -67,7 +67,7 @@ def test_a_disk_that_fills_and_is_freed(tmp_path: Path) -> None:
         rounds_on(made, ledger, 5)
         fill(made.home / "ballast", 1 << 20)
         assert made.driver is not None
-        assert made.driver.wait(30) == 1
+        assert made.driver.wait(PATIENCE_S) == 1
         (line,) = [said for said in made.log("driver").splitlines() if said.startswith("failed: ")]
         assert f"runs/{RUN}" in line
         assert "bytes free" in line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -118,6 +119,11 @@ def test_the_policy_stops_what_slipped_through(chromium: browser.Browser, pages:
     page.write_text(whole.replace("<main>", f"<main>{bad}"), "utf-8")
     seen = chromium.open(page, width=WIDE)
     assert chromium.ask("document.title") == "poor: report"
+    until = time.monotonic() + 30
+    while (
+        len(seen.complaints) < 2 and time.monotonic() < until
+    ):  # what the console says comes after
+        chromium.ask("new Promise((done) => setTimeout(done, 50))")
     assert len(seen.complaints) == 2
     assert all("Content Security Policy" in line for line in seen.complaints)
 

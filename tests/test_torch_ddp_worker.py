@@ -17,6 +17,7 @@ import pytest
 from umbel.clients.child import ChildDied
 from umbel.clients.torch_ddp_worker import Arguments
 from umbel.clients.trainers import TorchGroup
+from umbel.host import process_tree
 from umbel.protocol import messages_pb2 as pb
 from umbel.strategies.app import AppRef
 from umbel.strategies.trainer import Settings
@@ -48,9 +49,10 @@ def ranks(leader: int | None) -> list[Any]:
 
 def gone(processes: list[Any]) -> None:
     """Wait until none of them runs."""
-    _, alive = psutil.wait_procs(processes, SOON_S)
-    left = [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
-    assert not left
+    deadline = time.monotonic() + SOON_S
+    while any(process_tree.alive(process) for process in processes):  # a zombie is gone
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def asleep(folder: Path, count: int) -> None:
