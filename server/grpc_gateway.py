@@ -330,7 +330,7 @@ async def _head(context: _Context, *metadata: tuple[str, str]) -> None:
     try:
         await asyncio.shield(sent)
     except asyncio.CancelledError:
-        await asyncio.wait((sent,))  # no reader holds it up
+        await asyncio.gather(sent, return_exceptions=True)  # no reader holds it up
         raise
 
 
