@@ -169,7 +169,7 @@ def run_settings(
         pause_on=_signals(str(table["pause-on"])),
     )
     if plan is not None:
-        plan.check(made, int(table["clients"]))
+        plan.check(made, int(table["clients"]), int(table["buffer"]))
     return made
 
 

@@ -124,8 +124,13 @@ class RunPlan:
         found = record.config.get(KEPT)
         return None if found is None else cls.of_record(found, record.run)
 
-    def check(self, settings: RunSettings, clients: int) -> None:
+    def check(self, settings: RunSettings, clients: int, buffer: int) -> None:
         """Compare with the settings of the run that it is for.
+
+        Args:
+            settings: The run's.
+            clients: How many it has.
+            buffer: Updates that make a version; 0: it has rounds.
 
         Raises:
             SettingsError: It was made for another one.
@@ -136,6 +141,7 @@ class RunPlan:
             ("secure", self.secure, secure),
             ("clients", self.clients, clients),
             ("cohort", self.cohort, cohort),
+            ("buffer", self.buffer, buffer),
         ):
             if planned is not None and planned != now:
                 move = "plan the run as it is: umbel plan"

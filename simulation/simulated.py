@@ -105,10 +105,6 @@ class Simulated:
         if run.plan is not None and own and run.plan.fleet != own:
             move = "plan the run with the fleet that it has: umbel plan"
             raise SettingsError("plan: fleet", f"that of the run, {own}", run.plan.fleet, move)
-        if run.plan is not None and run.plan.buffer not in {None, self.buffer}:
-            move = "plan the run as it is: umbel plan"
-            expected = f"that of the run, {self.buffer}"
-            raise SettingsError("plan: buffer", expected, run.plan.buffer, move)
         least = max(run.params.min_members, run.params.min_survivors)
         if 0 < self.buffer < least:
             move = "raise buffer, or lower min-members and min-survivors"

@@ -81,3 +81,32 @@ def poor() -> dict[str, Any]:
     plan["sensitivity"] = []
     del plan["first"]
     return plan
+
+
+def asynchronous() -> dict[str, Any]:
+    """Return one of an asynchronous run, with hostile names, whose days are seen in part."""
+    plan = rich()
+    plan["secure"] = None
+    plan["quorum"] |= {
+        **dict.fromkeys(("independent", "invite", "invite_independent")),
+        "needed": 20, "wanted": 20, "by_asked": [], "line": "none: the first that come are taken",
+    }  # fmt: skip
+    plan["deadline"]["suggested"] = None
+    plan["bottleneck"] |= {"cohort": "", "part": "", "share": 0.0, "shares": [], "line": "nobody"}
+    plan["round"]["wait"] = {"p50": 0.0, "p90": 0.0, "p99": 0.0}
+    for told in plan["round"]["by_hour"][3:]:
+        told.update(dict.fromkeys(("p50", "p90", "miss")))
+    shares = [[age, 0.3 * 0.7**age] for age in range(90)]
+    plan["asynchronous"] = {
+        "at_work": 100,
+        "buffer": 20,
+        "staleness": {
+            "rule": "polynomial 0.5", "mean": 2.3, "p50": 1, "p90": 6, "p99": 12, "counts": 0.6,
+            "shares": shares,
+        },
+        "updates": {told["cohort"]: 1 / len(plan["clients"]) for told in plan["clients"]},
+        "fastest": 0.2,
+        "slowest": 0.04,
+        "lines": [f"2.3 versions on average, by {HOSTILE}", f"fast 50 %; {HOSTILE} 50 %"],
+    }  # fmt: skip
+    return plan

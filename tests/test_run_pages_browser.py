@@ -86,11 +86,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         both = ["fleet-1", "fleet-2", "hostile"]
         assert main(["runs", "compare", *both, "-o", str(home / "compared.html")]) == 0
     (home / "plan.html").write_bytes(page_of_plan(recorded_plans.rich()))
+    (home / "async.html").write_bytes(page_of_plan(recorded_plans.asynchronous()))
     return home
 
 
 @pytest.mark.parametrize("width", [NARROW, WIDE])
-@pytest.mark.parametrize("name", ["fleet-1", "planned", "poor", "hostile", "compared", "plan"])
+@pytest.mark.parametrize(
+    "name", ["fleet-1", "planned", "poor", "hostile", "compared", "plan", "async"]
+)
 def test_a_page_is_whole_and_readable(
     chromium: browser.Browser, pages: Path, name: str, width: int
 ) -> None:
