@@ -67,7 +67,7 @@ brute: $(TEST)/stamp
 acceptance: $(TEST)/stamp
 	$(TEST)/bin/python -m pytest -m "slow or not slow" tests/test_flower_apps.py \
 	  tests/test_up_acceptance.py tests/test_up_endings.py tests/test_up_survives.py tests/test_watched_up.py \
-	  tests/test_watched_server.py \
+	  tests/test_watched_server.py tests/test_watched_clock.py \
 	  tests/test_disk_up.py tests/test_up_ranks.py tests/test_namespaces.py tests/test_joining.py tests/test_sni.py \
 	  tests/test_agent.py \
 	  tests/test_limits_network.py tests/test_flower_launcher.py \

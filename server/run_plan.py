@@ -272,6 +272,7 @@ def _expected(document: dict[str, Any], rows: list[Any], at: _At) -> Expected:
     both = [_maybe(traffic, key, at) for key in ("round_down", "round_up")]
     return Expected(
         duration=_band(said, "duration", at),
+        hourly=_maybe(said, "hourly", at),
         participation={
             name: band for name in shares if (band := _band(shares, name, at)) is not None
         },

@@ -1,10 +1,10 @@
 """How unlikely a count is: tails of the binomial and of the beta-binomial distribution.
 
     P[X >= k],  X ~ Binomial(n, p)
-    P[X >= k],  X ~ Binomial(n, P), P ~ Beta(1/2 + lost, 1/2 + kept)
+    P[X >= k],  X ~ Binomial(n, P), P ~ Beta(a, b)
 
-The second one is what `lost` of `lost + kept` say about the next n, where nothing else is known of
-p (Jeffreys' prior). Terms are formed in log space; a sum has at most n of them.
+The second one is what a failures and b successes, a prior's among them, say about the next n. Terms
+are formed in log space; a sum has at most n of them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ def binomial(n: int, k: int, p: float) -> float:
     )
 
 
-def beta_binomial(n: int, k: int, lost: int, kept: int) -> float:
-    """Return P[X >= k] for n trials, after `lost` successes and `kept` failures were seen."""
+def beta_binomial(n: int, k: int, a: float, b: float) -> float:
+    """Return P[X >= k] for n trials whose common probability is Beta(a, b), both above 0."""
     if k <= 0:
         return 1.0
-    a, b = 0.5 + lost, 0.5 + kept
     return _sum(
         log_choose(n, j) + _log_beta(a + j, b + n - j) - _log_beta(a, b) for j in range(k, n + 1)
     )

@@ -18,9 +18,9 @@ How many rounds outside are an item: alarms.py. There is one for a whole stretch
 after a round inside. A signal that stops the run, and is a probability, needs more of them the
 longer the run is, so that all signals together stop a run by chance with at most `FALSE_PAUSES`;
 each has an equal part of that, and each side of each of its values an equal part of this. What is
-due of a site follows from the plan, else from all sites in the rounds before (beta-binomial,
-tails.py). An outage that the plan counts with is outside all the same: it is what a person may want
-to wait for.
+due of a site follows from the plan, else from its own rounds before and, as long as these are few,
+from those of all sites (beta-binomial, tails.py): sites differ, and the slow ones are late. An
+outage that the plan counts with is outside all the same: it is what a person may want to wait for.
 """
 
 from __future__ import annotations
@@ -44,6 +44,14 @@ REFUSED = 0.001
 RETRIES = 3
 _LOST = 0.001
 """A site loses at least so large a share: a plan that says 0 is no reason to wait for everybody."""
+_TOGETHER = ("duration", "participation")
+"""Signals that rounds of one hour have in common. An outage of a `site` is a signal at once."""
+_HOUR, _SHORT = 3600.0, 3
+"""Seconds; hours below which a run's rounds are looked at one by one all the same: it would be
+over before anything was found, and meets few bad hours."""
+_WORTH = 8.0
+"""Without a plan: devices of a site of which is known what all sites lose, before it was asked."""
+_NONE = Group(0, 0)
 _NO_MISS, _MOST_MISSED = 1e-9, 0.9
 _SOME, _MANY = 0.25, 0.5
 """By which share a round's bytes may be off; beyond `1 / _MANY` or below `_MANY` once is enough."""
@@ -86,16 +94,22 @@ class Watch:
         self._expected, self.signals = expected, signals
         self._sites: dict[str, Group] = {}
         self._tries = math.ceil(rounds / (1 - min(expected.miss or 0.0, _MOST_MISSED)))
+        hours = math.ceil(self._tries * (expected.hourly or 0.0))
+        self._hourly = frozenset(_TOGETHER if hours >= _SHORT else ())
+        self._hours = min(self._tries, hours + 1)
+        self._now, self._counted = 0.0, dict[tuple[str, str], float]()
         self._pauses = [signal for signal in SIGNALS if signal in pauses and self._sides(signal)]
         self._stretches: dict[tuple[str, str], Stretch] = {}
         self._past = Past()
-        self._asked = self._used = self._missed = self._failed = 0
+        self._own: dict[str, Group] = {}
+        self._missed = self._failed = 0
         self._best: dict[str, tuple[float, int, float]] = {}
         self._first: dict[str, float] = {}
         self._loss = math.nan
 
     def look(self, seen: Seen) -> list[Finding]:
         """Take an attempt at a training round that is over; return what left the expected."""
+        self._now += _HOUR if seen.seconds is None else seen.seconds
         looks = [*self._attempts(seen), *self._rejections(seen)]
         if seen.record.outcome == "finished":
             looks += self._finished(seen)
@@ -123,7 +137,7 @@ class Watch:
                 chances.append(self._tries * self._missing ** (self._allowed + 1))
             else:
                 sides = self._sides(signal)
-                chances.append(sides * false_pause(self._tries, self._limit(signal)))
+                chances.append(sides * false_pause(self._looks(signal), self._limit(signal)))
         return min(1.0, math.fsum(chances))
 
     @property
@@ -153,7 +167,21 @@ class Watch:
 
     def _limit(self, signal: str) -> int:
         """Return the points at which a signal stops the run."""
-        return limit(self._tries, FALSE_PAUSES / len(self._pauses) / self._sides(signal))
+        return limit(self._looks(signal), FALSE_PAUSES / len(self._pauses) / self._sides(signal))
+
+    def _looks(self, signal: str) -> int:
+        """Return how many looks at a signal's values a run has."""
+        return self._hours if signal in self._hourly else self._tries
+
+    def _waits(self, look: _Look) -> bool:
+        """Tell whether a round says nothing new: one of the same hour was counted."""
+        key = look.signal, look.about
+        if look.signal not in self._hourly or look.signal not in self._pauses:
+            return False
+        if self._now < self._counted.get(key, -math.inf) + _HOUR:
+            return True
+        self._counted[key] = self._now
+        return False
 
     def _stretch(self, signal: str, about: str) -> Stretch:
         """Return what decides whether a value has left its interval."""
@@ -182,7 +210,7 @@ class Watch:
     def _judged(self, number: int, looks: list[_Look]) -> list[Finding]:
         found = []
         for look in looks:
-            if look.signal not in self.signals:
+            if look.signal not in self.signals or self._waits(look):
                 continue
             if self._stretch(*look[:2]).begins(look.side, far=look.far):
                 found.append(Finding(look.signal, number, *look[2:5], look.why()))
@@ -210,21 +238,21 @@ class Watch:
 
     def _site(self, name: str, now: Group) -> Iterator[_Look]:
         """Compare a site's updates with what is due of it, as soon as none at all would be rare."""
-        before = self._sites.get(name, Group(0, 0))
+        before = self._sites.get(name, _NONE)
         group = Group(before.asked + now.asked, before.used + now.used)
-        loss = self._expected.losses.get(name)
-        lost, kept = self._asked - self._used, self._used
+        planned = self._expected.losses.get(name)
+        lost, kept = self._known(name)
 
         def tail(gone: int) -> float:
-            if loss is None:
+            if planned is None:
                 return beta_binomial(group.asked, gone, lost, kept)
-            return binomial(group.asked, gone, min(max(loss, _LOST), 1 - _LOST))
+            return binomial(group.asked, gone, min(max(planned, _LOST), 1 - _LOST))
 
         if tail(group.asked) >= NEAR:
             self._sites[name] = group
             return
-        self._sites[name] = Group(0, 0)
-        due = group.asked * ((kept + 0.5) / (self._asked + 1) if loss is None else 1 - loss)
+        self._sites[name] = _NONE
+        due = group.asked * (kept / (lost + kept) if planned is None else 1 - planned)
         few = tail(group.asked - group.used)
         side = -1 if group.used < due / 2 and few < NEAR else 0
         far = group.used < due / 4 and few < FAR
@@ -232,6 +260,12 @@ class Watch:
             "site", name, group.used, due / 2, math.inf, side, far,
             lambda: self._past.of_group("site", name, group),
         )  # fmt: skip
+
+    def _known(self, name: str) -> tuple[float, float]:
+        """Return what is known of a site's losses: Beta's two numbers, of those of all sites."""
+        asked, used = (sum(column) for column in zip(_NONE, *self._own.values(), strict=True))
+        loss, own = (asked - used + 0.5) / (asked + 1), self._own.get(name, _NONE)
+        return _WORTH * loss + own.asked - own.used, _WORTH * (1 - loss) + own.used
 
     def _rejections(self, seen: Seen) -> list[_Look]:
         refused, record = sum(seen.refused.values()), seen.record
@@ -313,8 +347,8 @@ class Watch:
         self._past.learn(seen, few)
         for name, group in seen.sites.items():
             if name not in few:
-                self._asked += group.asked
-                self._used += group.used
+                before = self._own.get(name, _NONE)
+                self._own[name] = Group(before.asked + group.asked, before.used + group.used)
 
 
 def _in_band(signal: str, about: str, value: float, band: Band, why: Callable[[], str]) -> _Look:

@@ -51,6 +51,8 @@ class Expected:
 
     duration: Band | None = None
     """Seconds of a round."""
+    hourly: float | None = None
+    """Where rounds of one hour have something in common: which part of an hour a round takes."""
     participation: Mapping[str, Band] = field(default_factory=dict)
     """By cohort its share of a round's updates."""
     rejections: Band | None = None

@@ -69,7 +69,7 @@ class Watching(Unwatched):
         past: History | None,
         *,
         sites: Mapping[str, str] | None = None,
-        timed: bool = True,
+        missing: Mapping[str, str] | None = None,
         wall: Callable[[], datetime],
         say: Callable[[str], None],
     ) -> Unwatched:
@@ -80,7 +80,8 @@ class Watching(Unwatched):
             directory: Its own; nobody writes to it now.
             past: What was before, of a run that goes on.
             sites: The site of each cohort, in a simulation; None where devices name their own.
-            timed: Whether the seconds of a round's phases are those that a plan is about.
+            missing: Signals that this run has not, and why. Without `duration` the seconds of a
+                round's phases are none that a plan is about.
             wall: Civil time, for the items.
             say: Takes a line about what is watched, and one for each item.
 
@@ -90,9 +91,11 @@ class Watching(Unwatched):
         """
         if settings.plan is None and not settings.pause_on:
             return Unwatched()
-        if not timed and "duration" in settings.pause_on:
-            expected, move = "signals that this simulation has", "leave it out, or give a fleet"
-            raise SettingsError("pause-on", expected, "duration", f"no time passes: {move}")
+        missing = missing or {}
+        for signal in settings.pause_on:
+            if signal in missing:
+                raise SettingsError("pause-on", "signals of this run", signal, missing[signal])
+        timed = "duration" not in missing
         rounds = Rounds(sites, timed=timed, everybody=settings.cohort is None)
         made = cls(settings, directory, rounds, wall, say)
         if past is not None:

@@ -88,6 +88,10 @@ class Result:
         return found[-1] if found else None
 
 
+TIMELESS = {"duration": "no time passes in this simulation: leave it out, or give a fleet"}
+"""The signal that a run without a clock has not, and what to do."""
+
+
 def own_policy(settings: RunSettings) -> Policy:
     """Return the policy that the simulator writes for its clients, as strict as the run allows.
 
@@ -219,7 +223,7 @@ class Federation:
             test=self._test,
             observe=self._note,
             watch=Watching.of(
-                self.settings, self.directory, None, timed=False, wall=_utc, say=self._say
+                self.settings, self.directory, None, missing=TIMELESS, wall=_utc, say=self._say
             ),
         )
 

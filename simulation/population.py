@@ -18,7 +18,7 @@ from .engine.central import CentralTest
 from .engine.replicas import follow
 from .engine.rounds import CLOCK, VERSIONS, Course, Rounds, Stopwatch, summed
 from .engine.row_buffer import RowBuffer
-from .federation import Result, node_id
+from .federation import TIMELESS, Result, node_id
 from .fleet.description import Description
 from .fleet.devices import Load
 from .tier_choice import tier_for
@@ -256,17 +256,14 @@ class Population:
     def _around(
         self, directory: RunDirectory, disk: GroupCommit, history: History | None
     ) -> Surroundings:
-        fleet = self.simulated.fleet
+        fleet, missing = self.simulated.fleet, {} if self.simulated.fleet is not None else TIMELESS
         sites = {c.name: c.site for c in fleet.cohorts} if isinstance(fleet, Description) else {}
+        if self.simulated.buffer:  # who is asked in a round answers in another
+            sites, missing = {}, {**missing, "site": "no round asks its devices: leave it out"}
         watch = Watching.of(
-            self.settings,
-            directory,
-            history,
-            sites=sites,
-            timed=fleet is not None,
-            wall=_utc,
+            self.settings, directory, history, sites=sites, missing=missing, wall=_utc,
             say=self._say,
-        )
+        )  # fmt: skip
         return Surroundings(
             verifier=None, directory=disk, wall=_utc, observe=self._note, watch=watch
         )

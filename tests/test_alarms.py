@@ -142,6 +142,22 @@ def test_the_chances_of_all_signals_together_are_those_of_the_run() -> None:
     assert Watch(Expected(), SIGNALS, ("retries",), 1000).false_pause is None
 
 
+def test_rounds_that_share_their_hours_are_counted_by_the_hour() -> None:
+    """A thousand rounds of 95 s are 27 hours, so one limit of 28 looks: 2 far of 6 points."""
+    expected = Expected(duration=BAND, hourly=95 / 3600)
+    assert limit(28, 0.05 / 2) in range(5, 9)  # two looks far outside, not one
+    slow = [seen(n, seconds=95.0) for n in range(1, 99)]
+    watch = Watch(expected, SIGNALS, ("duration",), 1000)
+    assert paused(watch, slow) == [(39, "duration")]  # 38 rounds are 3,610 s
+    assert watch.false_pause == 2 * false_pause(28, limit(28, 0.05 / 2))
+    # Of a run of two hours, and where no time passes, each round counts.
+    watch = Watch(expected, SIGNALS, ("duration",), 75)
+    assert paused(watch, slow) == [(2, "duration")]
+    watch = Watch(Expected(participation={"a": LINE}, hourly=1.0), SIGNALS, ("participation",), 100)
+    few = [seen(n, cohorts={"a": Group(9, 0), "b": Group(9, 9)}) for n in range(1, 9)]
+    assert paused(watch, few) == [(2, "participation")]
+
+
 def test_attempts_below_quorum_pause_a_long_run_later() -> None:
     # 0.05 / 1,021 tries is 0.000049: 0.02^2 is more, 0.02^3 is not.
     missed = [seen(n, "aborted") for n in range(1, 4)]

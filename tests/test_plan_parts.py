@@ -6,13 +6,15 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from umbel.protocol.graph import parameters
 from umbel.simulation.capacity import ranks, words
-from umbel.simulation.capacity.band import _share
+from umbel.simulation.capacity.band import _hourly, _share
 from umbel.simulation.capacity.chances import dropout_for
 from umbel.simulation.capacity.costs import Used, costs
 from umbel.simulation.capacity.facts import tried
@@ -188,6 +190,28 @@ def test_bands_are_binomial_quantiles() -> None:
     mixed = _share(20, np.array([0.1, 0.9]), 0.0)  # two kinds of hours
     assert mixed["low"] <= 0.05
     assert mixed["high"] >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("correlation", "outage", "expected"),
+    [
+        (0.0, 0.0, None),
+        (0.02, 0.0, None),
+        (0.03, 0.0, 0.025),
+        (0.0, 0.0001, None),  # 25 hours without one: 0.9975
+        (0.0, 0.001, 0.025),  # 0.9753
+    ],
+)
+def test_rounds_of_one_hour_go_together_where_it_matters(
+    correlation: float, outage: float, expected: float | None
+) -> None:
+    """A thousand rounds in 25 hours."""
+    site = SimpleNamespace(correlation=correlation, outage=outage)
+    at: Any = SimpleNamespace(
+        description=SimpleNamespace(sites={"north": site}), span=25 * 3600.0,
+        job=SimpleNamespace(rounds=1000),
+    )  # fmt: skip
+    assert _hourly(at) == expected
 
 
 def test_words() -> None:

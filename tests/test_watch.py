@@ -101,7 +101,7 @@ def test_the_binomial_tail_is_its_exact_sum(n: int, p: Fraction) -> None:
 
 
 def test_the_beta_binomial_tail_is_polyas_urn() -> None:
-    """Draw by draw: after `lost` and `kept` the next is lost with (lost + 1/2) / (all + 1)."""
+    """Draw by draw: after a lost and b kept the next is lost with a / (a + b)."""
     lost, kept, n = 2, 9, 4
     half = Fraction(1, 2)
     exact = [Fraction(0)] * (n + 1)
@@ -112,7 +112,7 @@ def test_the_beta_binomial_tail_is_polyas_urn() -> None:
             a, b = (a + 1, b) if draw else (a, b + 1)
         exact[sum(draws)] += chance
     for k in range(n + 1):
-        assert beta_binomial(n, k, lost, kept) == pytest.approx(float(sum(exact[k:])), rel=1e-9)
+        assert beta_binomial(n, k, 2.5, 9.5) == pytest.approx(float(sum(exact[k:])), rel=1e-9)
 
 
 # -- each signal -----------------------------------------------------------------------------------
@@ -128,8 +128,9 @@ def test_a_site_that_is_gone_is_named_at_once_after_a_few_rounds() -> None:
     found = [one for r in rounds for one in looker.look(r)]
     (item,) = found
     assert (item.signal, item.round, item.value) == ("site", 5, 0)
-    # 48 of 48 came: (48 + 1/2) / 49 of six are due, and half of them is the bound.
-    assert item.low == pytest.approx(6 * 48.5 / 49 / 2)
+    # 48 of 48 came, so a loss of (1/2) / 49 is worth 8 devices, beside 24 of 24 of its own.
+    due = 6 * (1 - Fraction(8, 2 * 49) / 32)
+    assert item.low == pytest.approx(float(due / 2))
     assert item.cause == "site north: 0 updates of 6 that were asked, before 100%"
 
 
@@ -139,6 +140,15 @@ def test_a_site_of_one_device_needs_three_rounds_and_a_lost_one_teaches_nothing(
 
     rounds = [*(one(n, 1) for n in range(1, 7)), *(one(n, 0) for n in range(7, 20))]
     assert raised(watch(Expected()), rounds) == [(9, "site")]
+
+
+def test_a_slow_site_is_compared_with_its_own_past() -> None:
+    """Of the north all come, of the south half: which is no news after some rounds, but none is."""
+    steady = [sites(n, 6, 2 + n % 3) for n in range(1, 41)]
+    looker = watch(Expected())
+    assert not raised(looker, steady)
+    gone = [sites(n, 6, 0) for n in range(41, 44)]
+    assert raised(looker, gone) == [(43, "site")]
 
 
 def test_a_site_by_the_plans_own_losses() -> None:

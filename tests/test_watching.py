@@ -72,3 +72,11 @@ def test_a_copy_of_a_run_is_neither_taken_up_nor_decided_about(
         ledger(tmp_path).read_bytes(), (runs / "copied" / "ledger.sqlite").read_bytes()
     )  # fmt: skip
     assert main(["runs", "review", "copied"]) == 0  # it may be looked at
+
+
+def test_an_asynchronous_run_does_not_pause_on_a_site(tmp_path: Path) -> None:
+    """Its devices answer in other rounds than they are asked in."""
+    said = {**LOST, "fleet": str(fleet(tmp_path)), "buffer": 6, "dropout": 0.0}
+    with pytest.raises(SettingsError, match=r"got 'site'; no round asks its devices"):
+        run(tmp_path, {**said, "pause-on": "accuracy,site"})
+    assert run(tmp_path / "other", {**said, "pause-on": "rejections"}).failure is None
