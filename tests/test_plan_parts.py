@@ -19,6 +19,7 @@ from umbel.simulation.capacity.chances import dropout_for
 from umbel.simulation.capacity.costs import Used, costs
 from umbel.simulation.capacity.facts import tried
 from umbel.simulation.capacity.job import Job
+from umbel.simulation.capacity.sample import Sample
 from umbel.simulation.capacity.variants import variants
 from umbel.simulation.fleet.counter import Purpose
 from umbel.simulation.fleet.declared import Pool, Prices
@@ -206,12 +207,12 @@ def test_rounds_of_one_hour_go_together_where_it_matters(
     correlation: float, outage: float, expected: float | None
 ) -> None:
     """A thousand rounds in 25 hours."""
-    site = SimpleNamespace(correlation=correlation, outage=outage)
-    at: Any = SimpleNamespace(
-        description=SimpleNamespace(sites={"north": site}), span=25 * 3600.0,
-        job=SimpleNamespace(rounds=1000),
-    )  # fmt: skip
-    assert _hourly(at) == expected
+    site = SimpleNamespace(correlation=correlation, outage=outage, outage_hours=1.0)
+    fleet: Any = SimpleNamespace(sites={"north": site})
+    run: Any = SimpleNamespace(seconds=Sample.of([90.0]), tries=1000.0)
+    assert _hourly(fleet, run) == expected
+    site.outage_hours = 5.0  # five of 25 hours: outage 0.001 is met with 0.5 %
+    assert _hourly(fleet, run) == (None if correlation <= 0.02 else expected)
 
 
 def test_words() -> None:

@@ -68,20 +68,21 @@ def expectation(
             name: expected.seconds.at(share) * (1 + _ROUNDING if share > INNER else 1 - _ROUNDING)
             for name, share in _BOUNDS.items()
         },
-        "hourly": _hourly(at),
+        "hourly": _hourly(description, expected),
         "participation": participation,
         "rejections": _share(updates, refused, 0.0),
         "drop": description.expect.drop,
     }
 
 
-def _hourly(at: Stand) -> float | None:
+def _hourly(description: Description, expected: Expected) -> float | None:
     """Return which part of an hour a round takes; None where it does not matter."""
-    sites, hours = at.description.sites.values(), at.span / HOUR
-    calm = math.prod((1 - site.outage) ** hours for site in sites)
+    sites, part = description.sites.values(), expected.seconds.at(0.5) / HOUR
+    hours = expected.tries * part
+    calm = math.prod((1 - site.outage) ** (hours / site.outage_hours) for site in sites)
     if all(site.correlation <= LOOSE for site in sites) and 1 - calm <= RARE:
         return None
-    return hours / at.job.rounds
+    return part
 
 
 def _share(count: int, shares: Reals, cut: float) -> dict[str, float]:
