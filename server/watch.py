@@ -26,6 +26,7 @@ outage that the plan counts with is outside all the same: it is what a person ma
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,9 +47,10 @@ _LOST = 0.001
 """A site loses at least so large a share: a plan that says 0 is no reason to wait for everybody."""
 _TOGETHER = ("duration", "participation")
 """Signals that rounds of one hour have in common. An outage of a `site` is a signal at once."""
-_HOUR, _SHORT = 3600.0, 3
-"""Seconds; hours below which a run's rounds are looked at one by one all the same: it would be
-over before anything was found, and meets few bad hours."""
+_HOUR = timedelta(hours=1).total_seconds()
+_SHORT = 3
+"""Hours of a run below which its rounds are looked at one by one all the same: it would be over
+before anything was found, and meets few bad hours."""
 _WORTH = 8.0
 """Without a plan: devices of a site of which is known what all sites lose, before it was asked."""
 _NONE = Group(0, 0)
