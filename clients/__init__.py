@@ -18,7 +18,8 @@ Limits       limits.py says when this device takes part: hours.py are the window
              the agent obeys too, usage.py is its account of one, hooks.py asks the owner's
              commands, links.py finds the interface. confined.py says what bounds a bundle's code,
              bounds.py puts it on a process, landlock.py is the kernel's part.
-User code    child.py runs it in one process, worker.py, over pipe.py. trainers.py chooses
+User code    child.py runs it in one process, worker.py, over pipe.py; traces.py says once what it
+             raised. trainers.py chooses
              between a child and a group: torch_ddp_worker.py is the group's processes,
              torch_ddp.py their training.
 The owner    recorder.py writes down what a session does: history.py is the device's own record in

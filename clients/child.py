@@ -18,13 +18,13 @@ import signal
 import subprocess
 import sys
 import threading
-import traceback
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from . import pipe
 from .bounds import Bounds
+from .traces import Traces
 from ..host.spawned import THREADS, module_command, reap
 from ..protocol import messages_pb2 as pb
 from ..protocol.errors import Malformed, Refused, UmbelError
@@ -48,6 +48,8 @@ GRACE_S = 2.0
 
 
 MEMORY = "limits.memory"
+_TRACES = Traces()
+"""Of this process: a child's are told in the child."""
 
 
 class ChildDied(Refused):
@@ -69,12 +71,12 @@ def boundary() -> Iterator[None]:
         raise
     except UmbelError as error:
         raise Refused(pb.REASON_TASK_FAILED, str(error)) from None
-    except MemoryError:
-        traceback.print_exc()
+    except MemoryError as error:
+        _TRACES.tell(error)
         detail = "no memory is left for the task; its trace is above"
         raise Refused(pb.REASON_LIMITS, detail, MEMORY) from None
-    except (Exception, SystemExit):  # noqa: BLE001 - the boundary to user code, sys.exit(0) too
-        traceback.print_exc()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - user code's boundary, sys.exit(0) too
+        _TRACES.tell(error)
         raise Refused(pb.REASON_TASK_FAILED, "the task raised; its trace is above") from None
 
 
