@@ -13,18 +13,19 @@ A run without a plan and without signals that pause is not watched, and nothing 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from . import reviews
 from .alarms import false_alarm
 from .client_times import KIND as CLIENTS
-from .ledger import Event, Ledger
+from .ledger import TESTED, Event, Ledger
 from .reviews import Item
 from .run_plan import RunPlan
 from .settings import PAUSE_ON
 from .watch import Watch
 from .watch_seen import REFUSALS, Rounds
-from .watch_terms import SIGNALS, Expected, Go, Unwatched, Verdict
+from .watch_terms import SIGNALS, Expected, Finding, Go, Unwatched, Verdict
 from ..protocol.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from .ledger import RoundRecord, RunRecord
     from .run_directory import RunDirectory
     from .settings import RunSettings
-    from .watch_terms import Finding
 
 POLL_S = 0.25
 LOOK_S = 2.0
@@ -98,8 +98,9 @@ class Watching(Unwatched):
         timed = "duration" not in missing
         rounds = Rounds(sites, timed=timed, everybody=settings.cohort is None)
         made = cls(settings, directory, rounds, wall, say)
-        if past is not None:
-            made._learn(past)
+        for event in made._learn(past) if past is not None else ():
+            fields = asdict(event)
+            directory.ledger.event(fields.pop("kind"), **fields)
         say(introduction(settings.plan, settings.pause_on, settings.rounds))
         return made
 
@@ -208,20 +209,32 @@ class Watching(Unwatched):
 
     # -- rounds -----------------------------------------------------------------------------
 
-    def _learn(self, past: History) -> None:
-        """Give the rules the rounds of before."""
+    def _learn(self, past: History) -> tuple[Event, ...]:
+        """Give the rules the rounds of before; return the item that the last process did not write.
+
+        What a test finds is written before the item that it raises: who was killed between the two
+        has raised none.
+        """
         beside = {(e.round, e.attempt): e for e in past.events if e.kind == CLIENTS}
         notes: dict[tuple[int, int], list[Event]] = {}
         for event in past.events:
             if event.kind in REFUSALS:
                 notes.setdefault((event.round, event.attempt), []).append(event)
+        found = list[Finding]()
         for record in past.records:
             key = record.round, record.attempt
             for event in notes.get(key, ()):
                 self._rounds.noted(event.kind, event.node, event.code)
             seen = self._rounds.over(record, beside.get(key), None)
             if _counts(record):
-                self._watch.look(seen)
+                found += self._watch.look(seen)
+        tested = [event.round for event in past.events if event.kind == TESTED]
+        known = {(item.signal, item.round) for item in self._items.values()}
+        return self._raised([
+            one for one in found
+            if one.signal == "accuracy" and one.round == max(tested, default=0)
+            and (one.signal, one.round) not in known
+        ])  # fmt: skip
 
 
 def introduction(plan: RunPlan | None, pauses: Sequence[str], rounds: int) -> str:

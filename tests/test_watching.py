@@ -9,14 +9,23 @@ import pytest
 
 from umbel.cli import main
 from umbel.protocol.errors import SettingsError
+from umbel.server import reviews
 from umbel.server.alarms import false_pause, limit
+from umbel.server.history import History
+from umbel.server.ledger import RoundRecord
+from umbel.server.run_directory import RunDirectory
 from umbel.server.run_plan import RunPlan
-from umbel.server.watching import introduction
+from umbel.server.watch_terms import Go
+from umbel.server.watching import Watching, introduction
+from umbel.tests.actors import NOW
 from umbel.tests.deciders import deciding
+from umbel.tests.rounds import settings
 from umbel.tests.test_watched_runs import EXAMPLE, LOST, fleet, ledger, planned, run
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+AT = "2026-01-02T03:04:05.000+00:00"
 
 
 def test_a_run_does_not_wait_for_what_its_plan_does_not_know(tmp_path: Path) -> None:
@@ -80,3 +89,25 @@ def test_an_asynchronous_run_does_not_pause_on_a_site(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"got 'site'; no round asks its devices"):
         run(tmp_path, {**said, "pause-on": "accuracy,site"})
     assert run(tmp_path / "other", {**said, "pause-on": "rejections"}).failure is None
+
+
+def test_an_item_that_was_lost_with_its_process_is_raised_by_the_next(tmp_path: Path) -> None:
+    """A test's own event is there, and the server was killed before the item that it raises."""
+    asked = settings(run="r", rounds=9, pause_on=("accuracy",))
+    with RunDirectory.create(tmp_path, "r") as directory:
+        ledger = directory.ledger
+        ledger.create_run("r", AT, asked.described(), "on")
+        for n, accuracy in enumerate([0.9, 0.6, 0.6, 0.6], 1):
+            model = f"{n:02d}" * 32
+            ledger.commit_round(
+                RoundRecord(round=n, attempt=0, phase="train", outcome="finished", model=model)
+            )
+            detail = {"test.accuracy": accuracy}
+            ledger.event("tested", round=n, attempt=0, code=model, detail=detail, at=AT)
+        for _ in range(2):  # the second one finds it there
+            past = History.of(ledger.rounds(), ledger.events(), bytes(32))
+            watch = Watching.of(asked, directory, past, wall=lambda: NOW, say=lambda _line: None)
+            assert [(i.signal, i.round, i.pauses) for i in reviews.items(ledger)] == [
+                ("accuracy", 4, True)
+            ]
+            assert watch.verdict(0.0).go is Go.WAIT
