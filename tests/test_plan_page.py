@@ -52,6 +52,9 @@ def test_a_page_of_everything_believes_nothing() -> None:
     assert "deadline: 8 %" in elements.text
     assert "Time of a round" in elements.text
     assert "Rounds without quorum" in elements.text
+    lines = elements.text.splitlines()
+    for name, value in (("tries without quorum", "0.1 %"), ("runs that end early", "4.9 %")):
+        assert value in lines[lines.index(name) - 1 : lines.index(name) + 2]
     assert sum(name == "script" for name, _ in elements.found) == 1
     assert all(name not in {"img", "a", "link", "form"} for name, _ in elements.found)
     assert all("style" not in attributes for _, attributes in elements.found)

@@ -92,10 +92,13 @@ def _glance(plan: Plan) -> list[tuple[str, str, str]]:
     if told["miss"] is not None:
         alone = told["independent"]
         below = "" if alone is None else f"{percent(alone)} if devices were independent"
-        name = "rounds without quorum"
+        name = "tries without quorum"
         if plan.get("asynchronous") is not None:
             name = "buffers that do not fill"
         found.append((name, percent(told["miss"]), below))
+        if told["run_lost"] is not None:
+            said = "a round failed at all its tries"
+            found.append(("runs that end early", percent(told["run_lost"]), said))
     if told["invite"] is not None:
         found.append(
             (

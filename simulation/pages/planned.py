@@ -129,7 +129,12 @@ def _rows(figures: Figures, found: RunPlan) -> Markup:
         )
     if expected.miss is not None and tried:
         failed = signals.attempts.get("aborted", 0)
-        rows.append(("rounds without quorum", percent(expected.miss), percent(failed / tried)))
+        rows.append(("tries without quorum", percent(expected.miss), percent(failed / tried)))
+        lost = found.kept["quorum"].get("run_lost")  # at all tries of some round
+        if type(lost) in {int, float} and 0 <= lost <= 1:
+            rows.append(
+                ("runs that end early, a round having failed at all tries", percent(lost), None)
+            )
     if (refused := expected.rejections) is not None:
         values = [v for v in signals.curve("rejections") if v is not None]
         if values:
