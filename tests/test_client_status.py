@@ -241,5 +241,5 @@ def test_watching_shows_what_changes_and_ends_by_an_interrupt(device: Path) -> N
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 0
     os.close(near)
-    assert shown.count(b"\x1b[H") == 2
+    assert shown.count(b"\x1b[H") >= 2
     assert b"Traceback" not in shown

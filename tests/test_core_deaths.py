@@ -241,7 +241,7 @@ class Tap:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / "core.sock"))
         self._listener.listen()
-        self._listener.settimeout(10)
+        self._listener.settimeout(60)
         self._target = str(federation.folder / "core.sock")
         threading.Thread(target=self._serve, daemon=True).start()
 
@@ -254,7 +254,7 @@ class Tap:
         back = threading.Thread(target=self._copy, args=(far, near, "event"), daemon=True)
         back.start()
         self._copy(near, far, "command")
-        back.join(5)
+        back.join(60)
         near.close()
         far.close()
 
