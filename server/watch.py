@@ -104,6 +104,7 @@ class Watch:
         self._stretches: dict[tuple[str, str], Stretch] = {}
         self._past = Past()
         self._own: dict[str, Group] = {}
+        self._every = _NONE
         self._missed = self._failed = 0
         self._best: dict[str, tuple[float, int, float]] = {}
         self._first: dict[str, float] = {}
@@ -240,8 +241,7 @@ class Watch:
 
     def _site(self, name: str, now: Group) -> Iterator[_Look]:
         """Compare a site's updates with what is due of it, as soon as none at all would be rare."""
-        before = self._sites.get(name, _NONE)
-        group = Group(before.asked + now.asked, before.used + now.used)
+        group = _sum(self._sites.get(name, _NONE), now)
         planned = self._expected.losses.get(name)
         lost, kept = self._known(name)
 
@@ -265,8 +265,8 @@ class Watch:
 
     def _known(self, name: str) -> tuple[float, float]:
         """Return what is known of a site's losses: Beta's two numbers, of those of all sites."""
-        asked, used = (sum(column) for column in zip(_NONE, *self._own.values(), strict=True))
-        loss, own = (asked - used + 0.5) / (asked + 1), self._own.get(name, _NONE)
+        every, own = self._every, self._own.get(name, _NONE)
+        loss = (every.asked - every.used + 0.5) / (every.asked + 1)
         return _WORTH * loss + own.asked - own.used, _WORTH * (1 - loss) + own.used
 
     def _rejections(self, seen: Seen) -> list[_Look]:
@@ -349,8 +349,12 @@ class Watch:
         self._past.learn(seen, few)
         for name, group in seen.sites.items():
             if name not in few:
-                before = self._own.get(name, _NONE)
-                self._own[name] = Group(before.asked + group.asked, before.used + group.used)
+                self._own[name] = _sum(self._own.get(name, _NONE), group)
+                self._every = _sum(self._every, group)
+
+
+def _sum(one: Group, other: Group) -> Group:
+    return Group(one.asked + other.asked, one.used + other.used)
 
 
 def _in_band(signal: str, about: str, value: float, band: Band, why: Callable[[], str]) -> _Look:
