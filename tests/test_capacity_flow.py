@@ -146,6 +146,33 @@ def test_twenty_random_fleets_are_predicted_as_the_clock_shows_them(
     beside(*wanted(seed, count, tmp_path), count)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("online", "at_work", "count"),
+    [
+        ("hours = 7\nfrom = { uniform = [0, 24] }", 40, 9000),
+        ("hours = 7\nfrom = { uniform = [0, 24] }", 10, 9000),
+        ('trace = "online.json"', 20, 1500),
+    ],
+)
+def test_a_fleet_that_is_often_away_is_predicted_as_the_clock_shows_it(
+    online: str, at_work: int, count: int, tmp_path: Path
+) -> None:
+    """Few of 40 are online, or nobody who is free; recorded windows come and go by the minute."""
+    rows = {
+        "0": {"active": [21_600, 108_000], "inactive": [64_800, 151_200], "finish_time": 172_800},
+        "1": {"active": [0, 64_800], "inactive": [21_600, 108_000], "finish_time": 172_800},
+        "2": {"active": [0, 400], "inactive": [100, 460], "finish_time": 600},
+    }
+    (tmp_path / "online.json").write_text(json.dumps(rows), "utf-8")
+    speed = "{ lognormal = { median = 10, sigma = 0.6 } }"
+    about = f"dropout = 0.05\ncrash = 0.03\nspread = 0.2\n[cohorts.a.online]\n{online}\n"
+    fleet = described(
+        tmp_path, "seed = 3\n" + one("a", 40, 1, about).replace("= 1\n", f"= {speed}\n")
+    )
+    beside(fleet, job(40, at_work, 5, count), count)
+
+
 def test_a_run_that_is_too_long_is_followed_on_a_scale(tmp_path: Path) -> None:
     """1,000 of 20,000 at work, 5 s each on average: a buffer of 2,000 fills in 10 s."""
     fleet = described(tmp_path, one("a", 20_000, 0.5, "spread = 0.5\n"))

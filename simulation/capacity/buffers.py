@@ -231,6 +231,8 @@ class _There:
         self._windows = Windows(devices, 1, draw)
         self._ahead = _RECORDED_AHEAD if devices.traced else _AHEAD
         self._begin, self._listed = [-math.inf] * len(devices), list(range(len(devices)))
+        self._coming: list[tuple[float, int]] = []
+        """Who is not online yet, in the order in which they come."""
         self._until = math.inf if devices.always else -math.inf
 
     def pick(self, now: float) -> int | None:
@@ -246,12 +248,13 @@ class _There:
         return free[int(next(self._uniform) * len(free))] if free else None
 
     def wake(self, now: float) -> float:
-        """Return when the next one that is not busy comes online; infinity for never."""
-        if self._until == math.inf:
+        """Return when to try again: somebody comes online, or may have; infinity for never."""
+        if not self._listed and not self._coming:
             return math.inf
-        self._look(now)
-        comes = (b for b, busy in zip(self._begin, self.busy, strict=True) if b > now and not busy)
-        return min(comes, default=math.inf)
+        for begin, device in self._coming:
+            if begin > now and not self.busy[device]:
+                return min(begin, self._until)
+        return self._until
 
     def _look(self, now: float) -> None:
         """Look up the windows of the time that comes next."""
@@ -259,6 +262,9 @@ class _There:
         begin, end = self._windows.at(np.zeros(1, np.int64), np.array([now]))
         self._listed = np.flatnonzero(begin[0] <= self._until).tolist()
         self._begin, self.end = begin[0].tolist(), end[0].tolist()
+        later = np.flatnonzero((begin[0] > now) & np.isfinite(begin[0]))
+        later = later[np.argsort(begin[0, later], kind="stable")]
+        self._coming = list(zip(begin[0, later].tolist(), later.tolist(), strict=True))
 
 
 def _numbers(draw: Callable[[int], Reals]) -> Iterator[float]:

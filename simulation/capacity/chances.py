@@ -144,7 +144,7 @@ def chances(at: Stand, job: Job, expected: Expected, certainty: float) -> Chance
         for of, needed in ((losses, job.quorum), (full, job.cohort))
     )
     exact = missed(losses, job)
-    void = exact - few.miss if job.secure else 0.0
+    void = max(0.0, exact - few.miss) if job.secure else 0.0
     seen = max(exact, expected.miss) if scarce(job, expected) else exact
     return Chances(
         losses=losses,
