@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from umbel.server.core.pages import LARGE, zeros
+from umbel.server.core.world import World
 
 SMAPS = Path("/proc/self/smaps")
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -23,6 +24,11 @@ def test_it_is_so_many_writable_zeros(size: int) -> None:
     numbers[:] = 7
     assert bytes(view[-1:]) == b"\7"[:size]
     assert not np.frombuffer(zeros(size), np.uint8).any()
+
+
+def test_without_room_it_is_a_memory_error_as_callers_expect() -> None:
+    with pytest.raises(MemoryError, match="Cannot allocate memory"):
+        World().open(1 << 60, 0)
 
 
 @pytest.mark.skipif(not (SMAPS.exists() and HUGE.exists()), reason="this kernel has no huge pages")

@@ -15,11 +15,17 @@ LARGE = 1 << 20
 
 
 def zeros(size: int) -> memoryview:
-    """Return `size` writable bytes; they are given back when the last view of them goes."""
+    """Return `size` writable bytes; they are given back when the last view of them goes.
+
+    Raises:
+        MemoryError: There is no room for them, as a bytearray says.
+    """
     if size < LARGE:
         return memoryview(bytearray(size))
-    # Python's own choice is shared memory, whose pages cost twice as much.
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:  # Python's own choice is shared memory, whose pages cost twice as much.
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{size} bytes: {error.strerror}") from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without them
             pages.madvise(mmap.MADV_HUGEPAGE)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import ranked_rows, ranked_step
+from .segments import remove
 from .shared_sum import SharedSum
 from .supervisor import Job, Supervisor
 from .world import World, check_sizes
@@ -105,7 +106,7 @@ class RankedWorld:
         with self._lock:
             idle = self._idle.get((total_bytes, split), [])
             while idle and not all(file.path.exists() for file in idle[-1]):
-                _remove(idle.pop())  # somebody has cleaned up: a new rank would not find it
+                remove(idle.pop())  # somebody has cleaned up: a new rank would not find it
             ring, pair = idle.pop() if idle else self._make(about)
         named = about._replace(ring=str(ring.path), pair=str(pair.path), first=first)
         return RankedSum(self, named, ring, pair)
@@ -115,7 +116,7 @@ class RankedWorld:
         try:
             pair = self.shelf.create(about.pair_bytes, "sums")
         except StateError:
-            _remove([ring])
+            remove([ring])
             raise
         return ring, pair
 
@@ -127,14 +128,14 @@ class RankedWorld:
             self._idle[size] = [*kept, (ring, pair)]
             old = list(self._idle)[:-KEPT]
             gone = [segment for key in old for files in self._idle.pop(key) for segment in files]
-        _remove(gone)
+        remove(gone)
 
     def rest(self) -> None:
         """Give up what is kept for the next sum: a run is over."""
         self._small.rest()
         with self._lock:
             kept, self._idle = self._idle, {}
-        _remove([segment for pairs in kept.values() for pair in pairs for segment in pair])
+        remove([segment for pairs in kept.values() for pair in pairs for segment in pair])
 
     def close(self) -> None:
         """End the ranks and remove their memory; sums that are open are lost."""
@@ -156,7 +157,7 @@ class RankedSum:
         self._folding: list[int] = []
         self._folded: dict[str, None] = {}
         self._batch = 0
-        self._frozen = self._wiped = self._closed = False
+        self._frozen = self._wiping = self._wiped = self._closed = False
         self._failed: Exception | None = None
         self._change = threading.Condition()
         about.commits(pair)[:] = 0
@@ -302,10 +303,8 @@ class RankedSum:
     def close(self) -> None:
         """Zero the slots and hand the memory back, as soon as no rank works on it."""
         with self._change:
-            if self._closed:
-                return
-            self._closed = True
-            if not self._folding:
+            closed, self._closed = self._closed, True
+            if not (closed or self._folding or self._wiping):
                 self._give_back()
 
     def _taken_slot(self) -> int | None:
@@ -348,21 +347,29 @@ class RankedSum:
             self.world.freed()
 
     def _freeze(self) -> None:
-        """Let nothing in any more, wait for the batches, and zero the slots, once.
+        """Let nothing in any more, wait for the batches, and have the slots zeroed, once.
 
-        Zeroed first: no masked vector outlives its round.
+        Zeroed first: no masked vector outlives its round. The lock is free meanwhile: ranks may
+        have another sum in hand, and the event loop discards uploads.
         """
         with self._change:
             self._frozen = True
-            self._change.wait_for(lambda: not self._folding)
-            if self._failed is not None:
-                raise self._failed
-            if not self._wiped:
-                used = sorted(self._used)
-                for place in used:
+            self._change.wait_for(lambda: not self._folding and not self._wiping)
+            wiping = self._wiping = not self._wiped and self._failed is None
+        try:
+            if wiping:
+                for place in self._used:
                     _zero(self.about.slot(self._ring, place)[self.about.split :])
-                self._job("wipe", slots=used).wait()  # each rank its columns
+                self._job("wipe", slots=sorted(self._used)).wait()  # each rank its columns
                 self._wiped = True
+        finally:
+            with self._change:
+                self._wiping = self._wiping and not wiping
+                if wiping and self._closed:
+                    self._give_back()
+                self._change.notify_all()
+        if self._failed is not None:
+            raise self._failed
 
     def _wipe(self) -> None:
         """Zero them here: perhaps no rank lives."""
@@ -374,6 +381,7 @@ class RankedSum:
 
     def _give_back(self) -> None:
         self._frozen = True
+        self._failed = self._failed or StateError("core.sum", "an open sum", "one that was closed")
         self._wipe()
         self.world.take_back(self.about, self._ring, self._pair)
 
@@ -389,9 +397,3 @@ class RankedSum:
 
 def _zero(view: memoryview) -> None:
     np.frombuffer(view, np.uint8)[:] = 0
-
-
-def _remove(segments: Sequence[Segment]) -> None:
-    for segment in segments:
-        segment.close()
-        segment.unlink()

@@ -31,7 +31,7 @@ from .room import available
 from ...protocol.errors import SettingsError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Self
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - its files are 0600, exclusive, and never followed links
@@ -196,6 +196,13 @@ class Shelf:
                 "memory", f"{self._memory} has {free}: shared memory lies in {self._fallback}"
             )
         return Segment.create(self._fallback, nbytes, kind, bare=bool(first))
+
+
+def remove(segments: Iterable[Segment]) -> None:
+    """Give up segments that this process owns."""
+    for segment in segments:
+        segment.close()
+        segment.unlink()
 
 
 def remove_leftovers(directory: Path) -> int:

@@ -156,6 +156,7 @@ class Supervisor:
         self._new: deque[Job] = deque()
         self._closing = False
         self._waker, self._wake = socket.socketpair()
+        self._waker.setblocking(False)  # whoever submits holds the lock that the thread needs
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ, None)
         self._thread = threading.Thread(target=self._run, name="ranks", daemon=True)
@@ -179,7 +180,7 @@ class Supervisor:
                 job.error = StateError("core.ranks", "ranks that run", "ranks that were ended")
             else:
                 self._new.append(job)
-                self._waker.send(b"x")
+                self._wake_up()
         if job.error is not None:
             job.finish()
         return job
@@ -200,11 +201,15 @@ class Supervisor:
             if self._closing:
                 return
             self._closing = True
-        self._waker.send(b"x")
+        self._wake_up()
         self._thread.join()
         self._selector.close()
         self._waker.close()
         self._wake.close()
+
+    def _wake_up(self) -> None:
+        with suppress(BlockingIOError):  # full: it is being woken already
+            self._waker.send(b"x")
 
     # -- the thread -------------------------------------------------------------------------
 
