@@ -45,7 +45,7 @@ class App:
 
     async def event(self) -> tuple[dict[str, Any], bytes]:
         """Return the next event."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             header, payload = SIZES.unpack(await self.reader.readexactly(12))
             fields = json.loads(await self.reader.readexactly(header))
             return fields, await self.reader.readexactly(payload)
@@ -70,7 +70,7 @@ class App:
 
     async def ended(self) -> bool:
         """Say whether the core closed the connection."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.reader.read() is not None
 
 

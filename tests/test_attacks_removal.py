@@ -117,7 +117,7 @@ def test_another_id_in_the_signing_certificate_does_not_help() -> None:
 
 async def _holds(what: Callable[[], bool]) -> None:
     """Wait for what the gateway does after it has ended a call."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not what():
             await asyncio.sleep(0.01)
 
@@ -158,7 +158,7 @@ def test_an_upload_that_waits_for_a_slot_ends() -> None:
             async with Device(there, machine) as device:
                 await device.hello()
                 call = device.upload(parts(vector(1)), CTX)  # its sum is never opened
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     while machine.node not in there.core.served[RUN].waiting:
                         await asyncio.sleep(0.01)
                 remove(there, machine)
@@ -187,7 +187,7 @@ def test_a_fetch_whose_reader_takes_nothing_ends() -> None:
                 call = method(request.SerializeToString(), timeout=30)
                 assert len(await call.read()) > 64
                 remove(there, machine)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     while there.core.calls._open:
                         await asyncio.sleep(0.01)
                 assert await refused(_drained(call)) == REMOVED

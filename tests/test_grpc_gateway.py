@@ -34,7 +34,7 @@ def _no_stray_error(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 async def eventually(holds: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.01)
 

@@ -143,7 +143,7 @@ def test_an_upload_cut_at_sixty_percent_goes_on_where_it_was() -> None:
                 async def until_cut() -> AsyncIterator[bytes]:
                     for frame in parts(y)[:3]:
                         yield frame
-                    async with asyncio.timeout(10):
+                    async with asyncio.timeout(60):
                         while arrived.up < 3 * (MIB + HEADER):
                             await asyncio.sleep(0.01)
                     cable.cut()

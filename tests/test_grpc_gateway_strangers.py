@@ -128,7 +128,7 @@ def test_random_bytes_behind_a_good_handshake_do_not_matter(tmp_path: Path) -> N
                 "127.0.0.1", there.port, ssl=context, server_hostname="localhost"
             )
             writer.write(data)
-            await asyncio.wait_for(reader.read(), 10)
+            await asyncio.wait_for(reader.read(), 60)
             writer.transport.abort()
 
     played(play)

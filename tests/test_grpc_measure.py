@@ -75,7 +75,7 @@ def test_places_are_few_and_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> No
             method: Any = device.channel.stream_stream(METHOD + "Measure")
             first = method(timeout=60)
             await first.write(b"first")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not there.gateway._measuring._places.locked():
                     await asyncio.sleep(0.01)
             second = method(iter([b"2nd"]), timeout=60)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CTX, DIGEST = bytes(range(32)), bytes(32)
 WHOLE = bytearray(bytes(range(256)) * 4096 * 3)  # three full frames
-WAIT = 10.0
+WAIT = 60.0
 
 
 class Scripted:

@@ -115,7 +115,7 @@ class Heard:
 
     async def wait(self, op: str, count: int = 1) -> tuple[str, dict[str, Any], bytes]:
         """Return the count-th event of this name, when it has come."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.ops().count(op) < count:
                 self._more.clear()
                 await self._more.wait()
