@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import flwr.serverapp.strategy
 
 from . import npy
+from .fedavg import is_float
 from .flower_replies import Landed, packed, whole
 from .flower_rules import meant
 from .flower_streaming import streaming
@@ -72,7 +73,8 @@ class FedAvg(flwr.serverapp.strategy.FedAvg):
         """Sample nodes as Flower does, and keep what replies are compared with.
 
         Raises:
-            SettingsError: An array of the model is not in numpy's form, or as `rule`.
+            SettingsError: An array of the model is not in numpy's form, or is neither averaged nor
+                a buffer; or as `rule`.
         """
         _ = self.rule  # a number that it refuses is refused before a client trains for nothing
         self._global = {name: _own(name, array) for name, array in arrays.items()}
@@ -198,8 +200,14 @@ def _own(name: str, array: Array) -> NDArray[Any]:
     try:
         if array.stype != "numpy.ndarray":
             raise ValueError(f"serialisation {array.stype!r}")  # noqa: TRY301 - as the reader
-        return npy.decoded(array.data, array.dtype)
+        found = npy.decoded(array.data, array.dtype)
     except ValueError as error:
         raise SettingsError(
             f"initial array {name!r}", "a numpy array", str(error), "build it with flwr.app.Array"
         ) from error
+    if not is_float(found) and found.dtype.kind not in "iub":  # it would stay what it is, unsaid
+        move = "send complex numbers as two arrays"
+        raise SettingsError(
+            f"initial array {name!r}", "floats, integers or bools", found.dtype, move
+        )
+    return found

@@ -322,6 +322,14 @@ def test_a_model_that_is_not_numpys_is_named() -> None:
         FedAvg().configure_train(1, record, ConfigRecord(), Loop({}))
 
 
+@pytest.mark.parametrize("kind", [np.complex64, np.dtype("V2")])
+def test_a_model_with_arrays_that_nobody_would_average_is_refused(kind: Any) -> None:
+    """Neither floats nor buffers: they would stay as they are, round after round, unsaid."""
+    record = record_of({"w": np.ones(3, np.float32), "c": np.zeros(2, kind)})
+    with pytest.raises(SettingsError, match=r"'c': expected floats, integers or bools, got"):
+        FedAvg().configure_train(1, record, ConfigRecord(), Loop({}))
+
+
 @pytest.mark.parametrize("make", [Flower, FedAvg])
 def test_start_runs_rounds_as_flowers_does(make: type[Flower]) -> None:
     def node(step: float, examples: int) -> Callable[[Message], RecordDict]:
