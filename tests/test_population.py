@@ -21,6 +21,7 @@ from umbel.simulation.clock.choosing import Pace, clock_for
 from umbel.simulation.federation import node_id
 from umbel.simulation.fleet.devices import Load
 from umbel.simulation.fleet.toml import read
+from umbel.strategies.optimizers import SGD
 from umbel.strategies.staleness import weighting
 from umbel.strategies.trainer import Settings, TaskTrainer
 from umbel.tests.simulated_runs import ROUNDS, Points, digest, killed, points, run
@@ -111,6 +112,41 @@ def test_who_diverges_is_named_and_in_no_sum(tmp_path: Path) -> None:
         said = {lost[e.node]: e.code for e in directory.ledger.events() if e.kind == "refused"}
     assert said == {3: "REASON_NOT_FINITE", 4: "REASON_TASK_FAILED"}
     assert [line.partition(":")[0] for line in result.refusals] == ["client 4"]
+
+
+class Prices(Points):
+    """Targets of 10^5: squares of 10^10, and steps that are small all the same."""
+
+    loss, optimizer = "mse", SGD(lr=1e-7)
+
+    def model(self) -> umbel.MLP:
+        """Return one output."""
+        return umbel.MLP(5, 4, 1)
+
+    def train_data(self, site: umbel.Site) -> tuple[Any, Any]:
+        """Return 20 examples."""
+        inputs, labels = points(20, site.index)
+        return inputs, (labels[:, None] + 1e5).astype(np.float32)
+
+    def test_data(self) -> Any:
+        """Return none."""
+
+
+def test_a_loss_that_no_device_could_send_is_warned_of_once(tmp_path: Path) -> None:
+    """The clients of sessions, which do send, all refuse: so would a deployment's."""
+    said: dict[str, Any] = {"clients": 4, "cohort": 0, "rounds": 2, "workers": 1, "tier": "T3"}
+    found, sessions = (
+        umbel.simulate(Prices(), umbel.Options(home=tmp_path, secure=False, settings=settings))
+        for settings in (said, {**said, "hand-over": "rows", "rounds": 1})
+    )
+    assert found.failure is None
+    (line,) = found.warnings
+    assert re.search(r"the loss of 4 of 4 clients.*above 2\.68435e\+08: devices refuse", line)
+    assert sessions.failure is not None
+    assert len(sessions.refusals) == 4
+    assert all("metric 'loss': expected" in line for line in sessions.refusals)
+    usual = umbel.simulate(Points(), umbel.Options(home=tmp_path, secure=False, settings=said))
+    assert not [line for line in usual.warnings if "devices" in line]
 
 
 def test_a_million_registered_clients_cost_nothing_a_round(tmp_path: Path) -> None:

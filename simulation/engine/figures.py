@@ -28,6 +28,7 @@ from .work import Verdict
 from ...protocol import messages_pb2 as pb
 from ...server.signal_groups import QUANTILES
 from ...strategies.counted import of_many
+from ...strategies.metrics import LOSS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,6 +110,22 @@ def sums(
     correct = report.metrics["correct"][counted] if "correct" in report.metrics else None
     examples = report.metrics.get("examples", report.examples)[counted]
     return found | of_many(config, correct, examples)
+
+
+def unsendable(report: Report) -> str:
+    """Return a warning where devices could not have sent the loss of their training; else nothing.
+
+    Its word of a message has a bound (strategies/metrics.py), and a device ends its round there;
+    here nothing is sent, and the client counts.
+    """
+    over = report.counted & ~(np.abs(report.losses) <= LOSS.bound)  # NaN too
+    if not over.any():
+        return ""
+    return (
+        f"the loss of {np.count_nonzero(over)} of {np.count_nonzero(report.counted)} clients, "
+        f"summed over their examples, is not finite or above {LOSS.bound:g}: devices refuse to "
+        "train so; scale the targets"
+    )
 
 
 def refusals(report: Report, nodes: Sequence[str]) -> dict[str, str]:

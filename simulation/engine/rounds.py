@@ -102,6 +102,7 @@ class Rounds:
         """Begin where the coordinator stands; `models` are those by version that may be needed."""
         self._course, self._coordinator = course, coordinator
         self._models = dict(models)
+        self._warned = False
 
     def run(self) -> None:
         """Go through the rounds until the run is over."""
@@ -130,6 +131,9 @@ class Rounds:
     def _handed(self, decision: Decision, update: Aggregate, report: Report) -> Handed:
         """Return what the coordinator is told of a cohort."""
         used = decision.used
+        if not self._warned and (line := figures.unsendable(report)):
+            self._warned = True
+            self._coordinator.note("warning", "", line)
         for index, cause in report.causes.items():
             self._course.said(int(used[index]), cause)
         nodes = self._course.nodes(used.tolist())
