@@ -36,7 +36,8 @@
 | expect | what a run is compared with: seconds of a round (`duration`: p5 and p95 as `low`, |
 | | `high`, p0.05 and p99.95 as `low3`, `high3`); in the same form, by cohort, its share of a |
 | | round's updates (`participation`), and the share of updates that the firewall refuses |
-| | (`rejections`); how far a metric may fall below its best (`drop`) |
+| | (`rejections`); how far a metric may fall below its best (`drop`); which part of an hour |
+| | a round takes where rounds of one hour go together, else null (`hourly`) |
 | first, then | what to change first, and a list of what to change after that |
 | lines | warnings, one each |
 
