@@ -180,7 +180,8 @@ def _carried(process: Process) -> str | None:
     try:
         found = process.environ()
         for _ in range(5):
-            if found or time.time() - process.create_time() > _EXEC_S:
+            young = time.time() - process.create_time() <= _EXEC_S
+            if found or not young or not alive(process):
                 break
             time.sleep(_POLL_S)
             found = process.environ()
