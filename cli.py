@@ -9,8 +9,9 @@ costs neither numpy nor torch nor flwr. This page holds the table, and what the 
                  130  stopped by Ctrl-C
                  141  the reader of the output left, as `| head` does
 
-An error that the platform raises on purpose is one line on stderr. Anything else is a bug and
-keeps its traceback. Help is plain text: NO_COLOR finds nothing to switch off.
+An error that the platform raises on purpose is one line on stderr; the text of a KeyboardInterrupt
+is the next move. Anything else is a bug and keeps its traceback. Help is plain text: NO_COLOR finds
+nothing to switch off.
 """
 
 from __future__ import annotations
@@ -94,8 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UmbelError, OSError) as error:
         full = isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
         return _say(f"{error}; free the disk, then try again" if full else str(error), FAILED)
-    except (KeyboardInterrupt, click.Abort):
-        return _say("interrupted", INTERRUPTED)
+    except (KeyboardInterrupt, click.Abort) as stopped:
+        move = f"; {stopped}" if str(stopped) else ""
+        return _say(f"interrupted{move}", INTERRUPTED)
 
 
 def _invoke(args: list[str]) -> int:

@@ -206,7 +206,7 @@ def move(run: str, waits: Sequence[Item]) -> str:
     first = waits[0].number
     return (
         f"{run} waits for a decision about {numbers(waits)}: umbel runs review {run} "
-        f'--approve {first} --why "…", or --reject {first}'
+        f'--approve {first} --why "…", or --reject {first} --why "…"'
     )
 
 

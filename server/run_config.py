@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from . import run_rule
 from .run_plan import RunPlan
 from .settings import RunSettings
+from ..host.figures import nearest
 from ..protocol.errors import SettingsError
 from ..protocol.plan import Params
 from ..strategies import counted
@@ -112,7 +113,8 @@ def tables(
     known = {*KEYS, *TRAINING, *own}
     for key in given:
         if key not in known:
-            raise SettingsError("run-config", f"one of {', '.join(sorted(known))}", key)
+            expected = f"one of {', '.join(sorted(known))}"
+            raise SettingsError("run-config", expected, key, nearest(key, known))
     merged: dict[str, Value] = {**own, **given}
     table = dict(KEYS)
     for key, default in KEYS.items():

@@ -60,9 +60,8 @@ def describe(record: RoundRecord, rounds: int, *, tests: bool = False) -> str:
 
 def said(record: RoundRecord, *, tests: bool = False) -> str:
     """Return loss, accuracy and bytes of a finished round."""
-    metrics = record.metrics
     shown = {
-        "loss": metrics.get("train.loss", metrics.get("eval.loss")),
+        "loss": loss(record),
         "accuracy": accuracy(record, tests=tests),
     }
     parts = [f"{name} {value:.4f}" for name, value in shown.items() if value is not None]
@@ -87,6 +86,15 @@ def virtual(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"{days}d " * bool(days) + f"{hours:02}:{minutes:02}:{rest:02}"
+
+
+def loss(record: RoundRecord) -> float | None:
+    """Return the loss in training, else of a test; of an app's own names the first that ends so."""
+    metrics = record.metrics
+    own = (name for name in sorted(metrics) if name.endswith("_loss") and name[:5] != "test.")
+    return next(
+        (metrics[name] for name in ("train.loss", "eval.loss", *own) if name in metrics), None
+    )
 
 
 def accuracy(record: RoundRecord, *, tests: bool) -> float | None:

@@ -17,9 +17,12 @@ from .run import Options, plan
 from ..clients.device_files import no_core_dumps
 from ..clients.policy import Policy
 from ..host.answer_form import Form, Format, beside
+from ..host.places import umbel_home
 from ..protocol.errors import SettingsError
+from ..server.ledger_file import is_blank
 from ..server.reduced_rows import SORTED
 from ..server.run_config import from_environment, parsed
+from ..server.run_place import place
 from ..strategies.app import is_plain_flower
 from ..strategies.robust_rules import kernels
 
@@ -183,7 +186,10 @@ def show(planned: Plan, form: Format) -> None:
     """
     if planned.follow(lambda line: typer.echo(line, err=True)):
         return
-    result = _watched(planned, form)
+    try:
+        result = _watched(planned, form)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_next(planned)) from None
     typer.echo(
         report.summary(result) if form is Format.TEXT else json.dumps(report.as_json(result))
     )
@@ -213,6 +219,17 @@ def _watched(planned: Plan, form: Format) -> Result:
     ):
         live.begin(_what(planned))
         return planned.run(live, live.watch, live.begin)
+
+
+def _next(planned: Plan) -> str:
+    """Return what to do about a run that was interrupted; nothing for one that had not begun."""
+    run = planned.settings.run
+    ledger = place(umbel_home(), run) / "ledger.sqlite"
+    if not ledger.exists() or is_blank(ledger):
+        return ""
+    if planned.hand_over.sessions:
+        return f"its rounds stay: `umbel runs show {run}`; simulated devices do not outlive it"
+    return f"`umbel runs resume {run}` goes on with it"
 
 
 def _what(planned: Plan) -> str:

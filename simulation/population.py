@@ -36,7 +36,7 @@ from ..server.ledger import RoundRecord
 from ..server.ledger_file import is_blank
 from ..server.reduced import ReducedCoordinator
 from ..server.run_directory import RunDirectory
-from ..server.run_place import place
+from ..server.run_place import check_new, place
 from ..server.settings import COMPUTED_BY, SIMULATION
 from ..server.surroundings import Surroundings
 from ..server.watching import Watching
@@ -118,6 +118,8 @@ class Population:
         model = first_model(own, init)
         if self.settings.plan is not None:
             self.settings.plan.check_model(Manifest.of(model))
+        if not resume:
+            check_new(place(self._home, self.settings.run))  # before minutes of trials
         clock = self._clock(model)  # a fleet that is not the run's leaves nothing behind
         self._say(f"clock: {clock}")
         ledger = place(self._home, self.settings.run) / "ledger.sqlite"

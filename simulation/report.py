@@ -219,13 +219,14 @@ def _legend(done: list[RoundRecord]) -> list[str]:
 
 def _row(record: RoundRecord, names: Mapping[str, int], *, tests: bool) -> str:
     name = "eval" if record.phase == "evaluate" else str(record.round)
-    loss = record.metrics.get("train.loss", record.metrics.get("eval.loss", float("nan")))
+    loss = run_lines.loss(record)
+    lost = "" if loss is None else f"{loss:.4f}"
     accuracy = run_lines.accuracy(record, tests=tests)
     shown = "" if accuracy is None else f"{accuracy:.4f}"
     who = sorted(names[node] for node in record.survivors) if len(record.roster) <= _NAMED else []
     counted = f"{len(record.survivors)} of {len(record.roster)}"
     seconds = sum(record.seconds.values())
-    return f"{name:>5}  {counted:>7}  {loss:7.4f}  {shown:>8}  {seconds:7.3f}  {_ranges(who)}"
+    return f"{name:>5}  {counted:>7}  {lost:>7}  {shown:>8}  {seconds:7.3f}  {_ranges(who)}"
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -63,7 +63,10 @@ def show(
         }
         typer.echo(json.dumps(answer))
         return
-    typer.echo(f"{file}: {fleet.clients:,} clients, seed {fleet.seed}")
+    typer.echo(
+        f"{file}: {fleet.clients:,} clients, seed {fleet.seed}; a round has {size(nbytes)} down, "
+        f"{size(nbytes)} up and {epochs} epoch{'s' * (epochs > 1)}"
+    )
     for cohort in cohorts:
         typer.echo("\n" + _text(cohort, cohort["clients"] / fleet.clients))
     for name, site in described.sites.items():

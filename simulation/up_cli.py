@@ -122,7 +122,10 @@ def run_up(plan: UpPlan, name: str, *, keep: bool, form: Format, resume: str = "
         else:
             screen.say("ending every process")
     if course.stopped:
-        raise KeyboardInterrupt
+        known = course.run if plan.umbel else None
+        raise KeyboardInterrupt(
+            "" if known is None else f"`umbel runs resume {known.run}` goes on with it"
+        )
     log = federation.supervisor.log(SERVERAPP)
     failure = up_report.failure_of(course, log)
     if failure is not None:

@@ -177,8 +177,8 @@ def recorded(record: RunRecord) -> tuple[UpPlan, str, str]:
     """
     if FLOWER_RUN not in record.config:
         raise StateError(
-            f"run {record.run}", "a run of `umbel up`", "a simulated one",
-            "a simulation is started again: `umbel simulate APP`",
+            f"run {record.run}", "a run of `umbel up`, or a simulated one without sessions",
+            "one whose simulated devices ended with it", "begin it anew: `umbel simulate APP`",
         )  # fmt: skip
     said: Any = record.config.get("started")
     if not isinstance(said, dict) or not said.get("app"):

@@ -124,6 +124,11 @@ def test_wrong_usage_is_one_line_and_status_2(
         (FileNotFoundError(2, "No such file or directory", "x"), 2, "[Errno 2] No such file"),
         (TooFewMembers("round 3: 4 members,\nneeds 5"), 3, "round 3: 4 members, needs 5"),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (
+            KeyboardInterrupt("`umbel runs resume a` goes on"),
+            130,
+            "interrupted; `umbel runs resume a` goes on",
+        ),
         (click.Abort(), 130, "interrupted"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from umbel.host.figures import day, moment, size
+from umbel.host.figures import day, moment, nearest, size
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,9 @@ def test_a_size_has_the_decimal_unit_that_fits(nbytes: int, text: str) -> None:
 def test_times_are_utc_to_the_day_and_to_the_minute() -> None:
     at = 951_827_696.0  # 2000-02-29 12:34:56 UTC, by `date -u -d @951827696`
     assert (day(at), moment(at)) == ("2000-02-29", "2000-02-29 12:34 UTC")
+
+
+def test_a_key_that_nobody_knows_is_near_one_or_none() -> None:
+    known = {"cohort", "clients", "deadline"}
+    assert nearest("cohortt", known) == "perhaps cohort"
+    assert not nearest("xyz", known)

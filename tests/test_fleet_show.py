@@ -75,7 +75,8 @@ def test_the_numbers_are_the_description_s(file: Path, capsys: pytest.CaptureFix
 def test_a_person_reads_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["fleet", "show", str(file), "--bytes", "2000"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith(f"{file}: 10,000 clients, seed 3\n\nphones at north: ")
+    load = "a round has 2.0 kB down, 2.0 kB up and 1 epoch"
+    assert text.startswith(f"{file}: 10,000 clients, seed 3; {load}\n\nphones at north: ")
     rows = [line.split() for line in text.splitlines()]
     assert ["down,", "a", "second", *["1.0", "kB"] * 3] in rows
     assert ["seconds", "a", "round", "11", "16", "21"] in rows

@@ -225,3 +225,6 @@ def test_words() -> None:
     ]  # fmt: skip
     assert words.change(0.0821) == "+8.2 %"
     assert words.money(1234.5, "EUR") == "1,234.50 EUR"
+    assert [words.amount(v) for v in (0.0, 0.1, 0.00389, 2.78e-5)] == [
+        "0.00", "0.10", "0.00389", "0.0000278",
+    ]  # fmt: skip

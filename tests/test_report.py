@@ -106,6 +106,13 @@ def test_an_aborted_round_says_why() -> None:
     assert run_lines.describe(lost, 3) == "round 2/3  aborted: 4 members tolerate 0 losses"
 
 
+def test_an_apps_own_loss_is_the_loss_where_there_is_no_other() -> None:
+    own = record(metrics={"train.train_loss": 0.25, "test.my_loss": 9.0})
+    assert "  loss 0.2500  " in run_lines.describe(own, 10)
+    assert run_lines.loss(record(metrics={"train.loss": 0.5, "train.a_loss": 9.0})) == 0.5
+    assert run_lines.loss(record(metrics={})) is None
+
+
 def test_an_evaluation_is_no_round() -> None:
     line = run_lines.describe(record(phase="evaluate", metrics={"eval.accuracy": 1.0}), 3)
     assert line == "evaluation of the last model  4 of 5 clients  accuracy 1.0000  12.3 kB up"

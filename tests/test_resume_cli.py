@@ -122,7 +122,7 @@ def test_a_run_that_somebody_writes_is_left_alone(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"flower-run": None}, "got a simulated one; a simulation is started again"),
+        ({"flower-run": None}, "got one whose simulated devices ended with it; begin it anew"),
         ({"started": {}}, "got one that something else started"),
         ({"started": {"app": "/x", "edge": "3"}}, "expected bundle, config, edge,"),
     ],

@@ -111,6 +111,7 @@ def test_bits_and_settings(home: Path, capsys: pytest.CaptureFixture[str]) -> No
         seed=0,
         config={"lr": 0.1},
         simulation={"tier": "T0"},
+        plan={"digest": "d1", "round": {"p50": 60.0}},
     )
     found = compared(capsys, "a", "b", "c")
     assert rows(found, "bits") == {
@@ -120,6 +121,7 @@ def test_bits_and_settings(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     }
     assert rows(found, "settings") == {
         "config.lr": ["0.1", "0.3", "0.1"], "simulation.tier": [None, None, "T0"],
+        "plan.digest": [None, None, "d1"],
     }  # fmt: skip
 
 

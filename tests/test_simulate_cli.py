@@ -288,6 +288,9 @@ def test_a_run_id_is_used_once(simulate: Callable[..., Run]) -> None:
     assert status == 2
     assert "twice: expected a new run, got one that exists; choose another id" in err
     assert err.count("\n") == 1
+    status, out, err = simulate(*quick, "--secure", "off")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "tier" not in out  # it is refused before anybody tries how fast the task trains
 
 
 def test_a_state_directory_that_cannot_be_written(
@@ -331,8 +334,23 @@ def test_ctrl_c_ends_it_at_once_with_its_child(terminal: bool, app: Path, tmp_pa
     assert time.monotonic() - began < 40  # its child's training takes a minute
     assert process.returncode == 130
     assert "Traceback" not in shown
-    assert shown.replace("\r\n", "\n").endswith("\numbel: interrupted\n")
+    last = shown.replace("\r\n", "\n").splitlines()[-1]
+    assert re.fullmatch(r"umbel: interrupted; its rounds stay: `umbel runs show app-\S+`; .*", last)
     child.wait(timeout=60)  # it is gone, or this raises
+
+
+def test_an_interrupted_population_says_how_it_goes_on(app: Path) -> None:
+    command = [sys.executable, "-m", "umbel", "simulate", str(app), "--run", "cut"]
+    many = ("--secure", "off", "--tier", "T3", "--rounds", "1000000")
+    with subprocess.Popen(
+        [*command, *many], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if re.match(r"round +3/", line))
+        process.send_signal(signal.SIGINT)
+        last = process.communicate(timeout=60)[1].splitlines()[-1]
+    assert last == "umbel: interrupted; `umbel runs resume cut` goes on with it"
+    assert process.returncode == 130
 
 
 def _when(file: Path) -> int:

@@ -6,7 +6,7 @@ import math
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from .words import change, money, number, seconds, share
+from .words import amount, change, money, number, seconds, share
 from ...host.figures import size
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _traffic(plan: Mapping[str, Any]) -> str:
 
 def _cost(plan: Mapping[str, Any]) -> str:
     paid, energy = plan["money"], plan["energy"]
-    parts = [f"{name} {number(value)}" for name, value in paid["parts"].items() if value]
+    parts = [f"{name} {amount(value)}" for name, value in paid["parts"].items() if value]
     named = f": {', '.join(parts)}" if parts else ", for no price is named"
     return f"{number(energy['kwh'])} kWh; {money(paid['total'], paid['currency'])}{named}"
 

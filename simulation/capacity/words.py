@@ -11,6 +11,7 @@ _ENOUGH = 3.0
 _LEAST = 1e-6
 _MOST = 1 - _LEAST
 _TENS, _HUNDREDS = 9.95, 99.5
+_CENTS = 0.1
 
 
 def number(value: float) -> str:
@@ -54,5 +55,12 @@ def change(value: float) -> str:
 
 
 def money(value: float, currency: str) -> str:
-    """Return an amount."""
-    return f"{value:,.2f} {currency}"
+    """Return an amount with its currency."""
+    return f"{amount(value)} {currency}"
+
+
+def amount(value: float) -> str:
+    """Return an amount of money: two decimals, and three digits of less than a tenth."""
+    if not 0.0 < value < _CENTS:
+        return f"{value:,.2f}"
+    return f"{value:.{2 - math.floor(math.log10(value))}f}"

@@ -156,8 +156,11 @@ class Declared:
         sites = _named(table, "sites", where, _site)
         for name in sites:
             if name not in known:
-                expected = "a site that a cohort names"
-                raise SettingsError(f"{where}: sites.{name}", expected, "one that none names")
+                expected = (
+                    f"a site that a cohort names: {', '.join(sorted(known - {''})) or 'none does'}"
+                )
+                place = f"{where}: sites.{name}"
+                raise SettingsError(place, expected, name, f'site = "{name}" in a cohort')
         return cls(
             sites=sites,
             server=Server(**_one(table, "server", where, _SERVER)),

@@ -29,6 +29,7 @@ from .distributions import (
     Recorded,
     Uniform,
 )
+from ...host.figures import nearest
 from ...protocol.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def number(value: object, where: str, bounds: Range) -> float:
         SettingsError: It is none.
     """
     if type(value) not in (int, float):
-        raise SettingsError(where, f"a number, {bounds}", value)
+        raise SettingsError(where, f"a number, {bounds}", "nothing" if value is None else value)
     if not bounds.low <= value <= bounds.high:  # type: ignore[operator]
         raise SettingsError(where, str(bounds), value)
     return float(value)  # type: ignore[arg-type]
@@ -112,14 +113,19 @@ def distribution(value: object, where: str, bounds: Range) -> Distribution:
 def check_keys(table: dict[str, object], known: set[str], where: str) -> None:
     """Refuse a key that is not known, by its name.
 
+    Args:
+        table: What the file says.
+        known: Its keys.
+        where: The table, or the file and a colon where it is the whole file.
+
     Raises:
         SettingsError: There is one.
     """
     for key in table:
         if key not in known:
-            raise SettingsError(
-                f"{where}.{key}", f"one of the keys {', '.join(sorted(known))}", key
-            )
+            expected = f"one of the keys {', '.join(sorted(known))}"
+            place = f"{where} {key}" if where.endswith(":") else f"{where}.{key}"
+            raise SettingsError(place, expected, key, nearest(key, known))
 
 
 _FINITE = Range(-1e30, 1e30, "")

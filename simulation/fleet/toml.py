@@ -90,14 +90,15 @@ def read(path: Path) -> Description:
     except (OSError, ValueError) as error:
         move = "docs/simulation.md has one"
         raise SettingsError(str(path), "the description of a fleet", why(error), move) from error
-    check_keys(table, {"seed", "cohorts"} | TABLES, f"{path}: fleet")
+    check_keys(table, {"seed", "cohorts"} | TABLES, f"{path}:")
     seed = table.get("seed")
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
         raise SettingsError(f"{path}: seed", "an integer, 0 or more", seed)
     cohorts = table.get("cohorts")
     if not isinstance(cohorts, dict) or not 1 <= len(cohorts) <= _MOST_COHORTS:
         expected = f"1 to {_MOST_COHORTS} tables [cohorts.NAME]"
-        raise SettingsError(f"{path}: cohorts", expected, cohorts)
+        got = "nothing" if cohorts is None else cohorts
+        raise SettingsError(f"{path}: cohorts", expected, got)
     made = [_cohort(path, name, value) for name, value in cohorts.items()]
     _check_sizes(path, made)
     beside = Declared.read(table, str(path), {cohort.site for cohort in made})
@@ -236,7 +237,9 @@ def _check_sizes(path: Path, cohorts: Sequence[Cohort]) -> None:
         if (cohort.count is None) == (cohort.share is None) or (
             (cohort.count is None) != (first.count is None)
         ):
-            where = f"{path}: cohorts.{cohort.name}"
-            raise SettingsError(where, f"either count or share, here {wanted}", "another choice")
+            said = [key for key in ("count", "share") if getattr(cohort, key) is not None]
+            where, got = f"{path}: cohorts.{cohort.name}", " and ".join(said) or "neither"
+            like = "count or share" if cohort is first else f"{wanted}, as cohort {first.name}"
+            raise SettingsError(where, like, got, "count in all cohorts, or share in all")
     if sum(cohort.count or 0 for cohort in cohorts) >= _MOST:
         raise SettingsError(f"{path}: cohorts", f"fewer than {_MOST} clients", "more")

@@ -31,6 +31,8 @@ LEAST, MOST = 2, 7
 _SLACK = 1e-9
 _NO_SETTINGS = {READS["tier, why"], FLOWER_RUN}
 """What a run's record has that nobody set."""
+_PLAN = "plan.digest"
+"""Of a plan: its other hundred numbers are no settings, and follow from it."""
 _WIDEST = 40
 """Letters of a cell of the table in text; JSON has all."""
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
@@ -274,7 +276,11 @@ def _bits(found: Sequence[Figures]) -> Group:
 
 def _settings(found: Sequence[Figures]) -> Group:
     flat = [settings(figures.run) for figures in found]
-    names = sorted({name for table in flat for name in table} - _NO_SETTINGS)
+    names = sorted(
+        name
+        for name in {name for table in flat for name in table} - _NO_SETTINGS
+        if name == _PLAN or not name.startswith("plan.")
+    )
     rows = [
         Row(name=name, values=values)
         for name in names

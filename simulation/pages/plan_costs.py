@@ -10,6 +10,7 @@ from .blocks import about, facts, figure, legend, section, table
 from .markup import Markup, join
 from .plots import Axis, Curve, area, lines
 from .scale import Scale, number, percent, size
+from ..capacity.words import amount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -148,12 +149,12 @@ def costs(plan: Plan) -> Markup:
     whole = sum(ordered.values())
     samples = [
         (
-            f"{name}: {number(value)} {money['currency']}, {percent(value / whole)}",
+            f"{name}: {amount(value)} {money['currency']}, {percent(value / whole)}",
             f"bar f{colours[name]}",
         )
         for name, value in ordered.items()
     ]
-    total = f"The whole run, by the declared prices: {number(whole)} {money['currency']}."
+    total = f"The whole run, by the declared prices: {amount(whole)} {money['currency']}."
     return section(
         "What it costs", about(total), shares(ordered, colours), legend(samples), facts(rows)
     )

@@ -12,6 +12,7 @@ from .plan_rounds import hours, lengths
 from .plan_stream import stream
 from .scale import duration, number, percent, size
 from .shell import page as whole
+from ..capacity.words import amount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,7 +115,7 @@ def _glance(plan: Plan) -> list[tuple[str, str, str]]:
     moved = [value for value in (plan["bytes"]["up"], plan["bytes"]["down"]) if value is not None]
     found.append(("bytes moved", size(sum(moved)), "in the whole run"))
     if money["total"] is not None:
-        found.append((f"money ({money['currency']})", number(money["total"]), "the whole run"))
+        found.append((f"money ({money['currency']})", amount(money["total"]), "the whole run"))
     found.append(("server's memory", size(plan["server"]["memory"]), "for vectors"))
     return found
 
