@@ -46,7 +46,7 @@ class Live:
         self._rounds = rounds
         self._out = out
         self._began = time.monotonic()
-        self._terminal = out.isatty()
+        self._terminal = out.isatty() and os.environ.get("TERM") != "dumb"
         self._numbers = ""
         """What the last finished round said, beside the running round until that ends."""
         self._open, self._line = False, ""

@@ -24,7 +24,7 @@ from ..server.watching import introduced
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from .flower_run import Shown
+    from .flower_run import Course, Shown
     from .flower_up import FlowerUp
     from .up_plan import UpPlan
     from ..server.ledger import RoundRecord, RunRecord
@@ -122,14 +122,17 @@ def run_up(plan: UpPlan, name: str, *, keep: bool, form: Format, resume: str = "
         else:
             screen.say("ending every process")
     if course.stopped:
-        known = course.run if plan.umbel else None
-        raise KeyboardInterrupt(
-            "" if known is None else f"`umbel runs resume {known.run}` goes on with it"
-        )
+        raise KeyboardInterrupt(_goes_on(plan, course))
     log = federation.supervisor.log(SERVERAPP)
     failure = up_report.failure_of(course, log)
     if failure is not None:
         raise failure
+
+
+def _goes_on(plan: UpPlan, course: Course) -> str:
+    """Return by which command a run that was interrupted goes on; nothing where it cannot."""
+    known = course.run if plan.umbel else None
+    return "" if known is None else f"`umbel runs resume {known.run}` goes on with it"
 
 
 def _keep(federation: FlowerUp, screen: _Screen, name: str) -> None:

@@ -122,7 +122,8 @@ def test_away_from_a_terminal_there_is_no_escape_sequence(app: Path) -> None:
 def test_a_terminal_gets_one_live_line(app: Path) -> None:
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "umbel", "simulate", str(app)]
-    with subprocess.Popen(command, stdout=slave, stderr=slave) as process:
+    environment = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=slave, stderr=slave, env=environment) as process:
         os.close(slave)
         out = _read(master)
     assert process.returncode == 0
@@ -138,6 +139,17 @@ def test_a_terminal_gets_one_live_line(app: Path) -> None:
     assert any(re.match(r"round 1/3  \d of 5 trained", s) for s in shown)
     assert live.endswith(" up\n")  # the evaluation's line, and the table begins on its own
     assert "\x1b" not in table
+
+
+def test_a_dumb_terminal_gets_lines(app: Path) -> None:
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "umbel", "simulate", str(app), "--rounds", "1"]
+    dumb = {**os.environ, "TERM": "dumb"}
+    with subprocess.Popen(command, stdout=slave, stderr=slave, env=dumb):
+        os.close(slave)
+        out = _read(master)
+    assert "\nround 1/1  5 of 5 clients" in out
+    assert "\x1b" not in out
 
 
 def _read(master: int) -> str:

@@ -30,6 +30,7 @@ WORDS = {
     "T2": "vmapped cohorts",
     "T3": "the task itself",
 }
+COMPILED = {"T0", "T1"}
 TRIAL_S = 0.25
 """A tier is timed at least so long, where its cohort is long enough."""
 FIRST = 4
@@ -125,11 +126,17 @@ def choose(
     return trial.choice()
 
 
+def _making(verb: str, name: str) -> str:
+    """Return the line before a tier is made, which is the last for as long as a compiler takes."""
+    wait = "; compiling may take some seconds" if name in COMPILED else ""
+    return f"{verb} tier {name} ({WORDS[name]}){wait}"
+
+
 def _forced(candidates: Mapping[str, Candidate], wanted: str, say: Callable[[str], None]) -> Choice:
     """Return the tier of this name."""
     if wanted not in candidates:
         raise SettingsError("--tier", f"one of {', '.join([*sorted(candidates), AUTO])}", wanted)
-    say(f"making tier {wanted} ({WORDS[wanted]})")
+    say(_making("making", wanted))
     begin = time.perf_counter()
     try:
         tier = candidates[wanted].make()
@@ -169,7 +176,7 @@ class _Trial:
         Raises:
             SettingsError: The task itself fails for every client.
         """
-        self._say(f"trying tier {name} ({WORDS[name]})")
+        self._say(_making("trying", name))
         begin, tier = time.perf_counter(), None
         try:
             tier = (candidate.probe or candidate.make)()
