@@ -89,7 +89,8 @@ def of_refusals(seen: Seen) -> str:
     if not seen.refused_at:
         return codes
     site, count = _most(seen.refused_at)[0]
-    return f"{codes}; {count} of {sum(seen.refused_at.values())} at site {site}"
+    kind = "of cohort" if seen.cohorts else "at site"  # simulated devices are known by cohorts
+    return f"{codes}; {count} of {sum(seen.refused_at.values())} {kind} {site}"
 
 
 def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:

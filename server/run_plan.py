@@ -95,7 +95,7 @@ class RunPlan:
         try:
             document = read_json(data)
         except ValueError as error:
-            raise SettingsError(where, "JSON", str(error)) from error
+            raise SettingsError(where, "JSON", str(error), move) from error
         at = _At(where)
         at.check(document, "", dict)
         if document.get("format") != FORMAT:

@@ -61,7 +61,8 @@ def as_text(found: Signals, plan: Calibration | None = None) -> str:
         lines.append(f"versions of the newest round: {said}")
     lines += _groups(found)
     for reason in found.reasons[:_MOST]:
-        where = f"rounds {reason.first} to {reason.last}"
+        alone = reason.first == reason.last
+        where = f"round {reason.first}" if alone else f"rounds {reason.first} to {reason.last}"
         who = f"{reason.clients:,} client{'s' * (reason.clients != 1)}"
         lines.append(f"{reason.times:>6,} x {reason.kind} {reason.code}: {who}, {where}")
     if more := len(found.reasons) - _MOST:

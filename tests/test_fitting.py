@@ -18,6 +18,7 @@ from umbel.simulation.capacity.job import Job
 from umbel.simulation.capacity.rounds import rounds as expected
 from umbel.simulation.clock.synchronous import Terms
 from umbel.simulation.fitting.fit import fit, update
+from umbel.simulation.fitting.moved import Moved, as_text
 from umbel.simulation.fitting.observed import observe
 from umbel.simulation.fitting.written import text
 from umbel.simulation.fleet.declared import Site
@@ -305,3 +306,10 @@ def test_runs_that_say_nothing(tmp_path: Path) -> None:
         ledger.commit_round(record, event)
     with pytest.raises(StateError, match="rows as they were written"):
         observe(tmp_path, ["two"])
+
+
+def test_one_hour_is_no_hours() -> None:
+    rows = (Moved("a", 0.5, 1.0, 4, 1, "hours"), Moved("b", None, 1.0, 4, 10, "hours"))
+    assert [row.split()[-2:] for row in as_text(rows).splitlines()[1:]] == [
+        ["1", "hour"], ["10", "hours"],
+    ]  # fmt: skip

@@ -39,7 +39,7 @@ def test_the_example_as_a_page() -> None:
     assert "As planned it has fewer in 0.1 % of the rounds" in said
     assert said.index("the run's time") < said.index("a round's time (p90)")
     assert "1.44 MB of the 16 GB that it has: it fits." in said
-    assert "1.2 USD" in said
+    assert "1.20 USD" in said
     assert "What measured rounds changed" not in text
 
 

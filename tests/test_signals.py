@@ -137,6 +137,12 @@ def test_the_summary_is_over_the_rounds_that_have_a_signal() -> None:
     assert "staleness.mean" not in found
 
 
+def test_a_reason_of_one_round_names_that_round() -> None:
+    lost = event("lost", 3, 1, "inviting")
+    said = as_text(signals(run(), [entry(3, roster=[node(1)])], [lost]))
+    assert said.endswith("1 x lost inviting: 1 client, round 3")
+
+
 def test_a_run_that_has_not_begun_says_so() -> None:
     said = as_text(signals(run(), [], []))
     assert said.splitlines()[0] == "run r: 0 training rounds finished"

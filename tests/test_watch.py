@@ -9,6 +9,7 @@ from fractions import Fraction
 import pytest
 
 from umbel.server.alarms import false_alarm
+from umbel.server.causes import of_refusals
 from umbel.server.ledger import RoundRecord
 from umbel.server.tails import beta_binomial, binomial
 from umbel.server.watch import Watch
@@ -185,6 +186,8 @@ def test_rejections_without_a_plan() -> None:
         "rejections", 1, 0.2, -math.inf, 0.0, "2 x REASON_LIMITS; 2 of 2 at site north"
     )
     assert not watch(Expected()).look(refused(1, 0))
+    simulated = replace(refused(1, 2), cohorts={"north": Group(10, 8)})
+    assert of_refusals(simulated) == "2 x REASON_LIMITS; 2 of 2 of cohort north"
 
 
 def test_rejections_by_the_plan() -> None:

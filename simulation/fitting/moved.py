@@ -43,7 +43,8 @@ def as_text(moved: tuple[Moved, ...]) -> str:
     for item in moved:
         before = "-" if item.before is None else f"{item.before:.4g}"
         factor = "-" if item.factor is None else f"{item.factor:.3g}"
-        worth = f"{item.weight:g} {item.unit}"
+        one = item.weight == 1
+        worth = f"{item.weight:g} {item.unit.removesuffix('s') if one else item.unit}"
         seen = str(item.observations)
         rows.append((item.what, before, f"{item.after:.4g}", factor, seen, worth))
     wide = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

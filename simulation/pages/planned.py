@@ -158,4 +158,5 @@ def _rows(figures: Figures, found: RunPlan) -> Markup:
 
 
 def _interval(wide: Interval) -> str:
-    return f"{percent(wide.low)} to {percent(wide.high)}"
+    low, high = percent(wide.low), percent(wide.high)
+    return low if low == high else f"{low} to {high}"
