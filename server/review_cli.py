@@ -45,7 +45,10 @@ def review(
     always: Always = False,
     form: Form = Format.TEXT,
 ) -> None:
-    """List what a run asks people to look at, or decide about one item of it."""
+    """List what a run asks people to look at, or decide about it.
+
+    A decision is about one item.
+    """
     number = approve if approve is not None else reject
     if approve is not None and reject is not None:
         raise SettingsError("--reject", "one decision at a time", "two", "leave one out")

@@ -83,7 +83,10 @@ def export(
     ] = None,
     form: Form = Format.TEXT,
 ) -> None:
-    """Write a round's model as one safetensors file, after hashing it again."""
+    """Write a round's model as one safetensors file.
+
+    It is hashed again first.
+    """
     with RunDirectory.open(umbel_home(writes=False), run) as directory:
         number = directory.latest() if round_ is None else round_
         kept = sorted(directory.committed().intersection(directory.kept()))
@@ -114,7 +117,10 @@ def export(
 
 @app.command("verify", epilog="Example: umbel runs verify digits-1")
 def verify_(run: Run, form: Form = Format.TEXT) -> None:
-    """Check a run's record and every kept model; exit status 2 where something is damaged."""
+    """Check a run's record and every kept model.
+
+    Exit status 2 where something is damaged.
+    """
     with RunDirectory.open(umbel_home(writes=False), run) as directory:
         found = run_check.verify(directory)
     if form is Format.JSON:
@@ -128,7 +134,10 @@ def verify_(run: Run, form: Form = Format.TEXT) -> None:
 
 @app.command(epilog="Example: umbel runs signals digits-1")
 def signals(run: Run, form: Form = Format.TEXT) -> None:
-    """Show what a run's record says of its quality: participation, gaps, durations, reasons."""
+    """Show what a run's record says of its quality.
+
+    Participation, gaps, durations, reasons.
+    """
     with RunDirectory.open(umbel_home(writes=False), run) as directory:
         ledger = directory.ledger
         ledger.verify()

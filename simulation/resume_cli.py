@@ -45,7 +45,10 @@ def resume(
     ] = False,
     form: Form = Format.TEXT,
 ) -> None:
-    """Go on with a run of `umbel up` or `umbel simulate` that was stopped or killed."""
+    """Go on with a run that was stopped or killed.
+
+    Of `umbel up`, or of `umbel simulate` where the clients had no sessions (--secure off).
+    """
     home = umbel_home()
     with RunDirectory.open(home, run) as directory, RunFeed.of(home, run) as feed:
         record, over = directory.ledger.run(), feed.over

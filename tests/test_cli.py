@@ -83,6 +83,14 @@ def test_every_parts_help_has_an_example(name: str, capsys: pytest.CaptureFixtur
     assert "\\[" not in out  # rich's escapes in plain text
 
 
+@pytest.mark.parametrize("name", ["runs", "fleet", "server", "client"])
+def test_no_line_about_a_command_is_cut(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--help"]) == 0
+    commands = capsys.readouterr().out.partition("\nCommands:\n")[2].splitlines()
+    assert commands
+    assert not [line for line in commands if line.endswith("...")]
+
+
 def test_no_command_is_a_usage_error_that_shows_the_help(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

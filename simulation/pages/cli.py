@@ -32,7 +32,10 @@ Out = Annotated[
 
 @app.command(epilog="Example: umbel runs report digits-1 -o digits.html")
 def report(run: Run, out: Out = None, form: Form = Format.TEXT) -> None:
-    """Write a run's pictures and numbers as one HTML file that needs no network."""
+    """Write a run's pictures and numbers as one HTML file.
+
+    It needs no network.
+    """
     with RunDirectory.open(umbel_home(writes=False), run) as directory:
         figures = Figures.of(directory)
     path = out or Path(f"{run}.html")
@@ -58,7 +61,10 @@ def compare(
     ] = None,
     form: Form = Format.TEXT,
 ) -> None:
-    """Set runs side by side: accuracy at equal rounds, times and bytes; speed, bits, settings."""
+    """Set runs side by side: accuracy at equal cost, speed, settings.
+
+    At equal rounds, times and bytes; and whether their models have the same bits.
+    """
     check(runs, target)
     home = umbel_home(writes=False)
     found = []
