@@ -145,6 +145,8 @@ class RunPlan:
         ):
             if planned is not None and planned != now:
                 move = "plan the run as it is: umbel plan"
+                if key == "secure":
+                    move += f" --secure {'on' if now else 'off'}"
                 if key == "clients":
                     move = f"umbel plan --clients {now}, or a run of {planned} clients"
                 raise SettingsError(f"plan: {key}", f"that of the run, {now}", planned, move)

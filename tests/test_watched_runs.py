@@ -239,7 +239,11 @@ def test_a_round_longer_than_its_plan_pauses_and_names_the_cohort(tmp_path: Path
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"settings": {"secure": True}}, "plan: secure: expected that of the run, False, got True"),
+        (
+            {"settings": {"secure": True}},
+            "plan: secure: expected that of the run, False, got True; "
+            "plan the run as it is: umbel plan --secure off",
+        ),
         ({"settings": {"cohort": 9}}, "plan: cohort: expected that of the run, 12, got 9"),
         (
             {"fleet": {"clients": 21}},
