@@ -132,8 +132,8 @@ def serverapps(supervisor: Supervisor) -> tuple[list[Any], str]:
         try:
             if child.status() == psutil.STATUS_ZOMBIE:
                 ended = _how(child.pid)
-            elif any(_PROGRAM in part for part in child.cmdline()):
-                living.append(child)
+            elif not (words := child.cmdline()) or any(_PROGRAM in part for part in words):
+                living.append(child)  # one without words is in the instant after its exec
         except psutil.Error:
             continue
     return living, ended
