@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import hypothesis
 import pytest
 
+from umbel.clients import child
+from umbel.clients.traces import Traces
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -42,6 +45,12 @@ def _compiled_once() -> None:
     """Let a thousand processes find what they import compiled, whatever the shell says of that."""
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.fixture(autouse=True)
+def _told_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process tell again what another test has provoked: it tells each cause once."""
+    monkeypatch.setattr(child, "_TRACES", Traces())
 
 
 @pytest.fixture
