@@ -288,6 +288,7 @@ def run(up: FlowerUp, plan: UpPlan, shown: Shown) -> Course:
         StateError: A program ended that the run cannot do without.
     """
     up.start_servers()
+    shown.say("the servers answer; clients and ServerApp start, which takes seconds")
     if plan.umbel:  # its ServerApp waits for its clients by itself
         run_id = up.submit_patiently(plan.config)
         up.start_nodes()
