@@ -1,6 +1,7 @@
 """Between which numbers a run's rounds are to lie: what watching compares with.
 
-    duration        quantiles of the drawn rounds
+    duration        quantiles of the drawn rounds, a hundredth further out, and below by the
+                    server's part, which a simulated run has not
     participation   a cohort's share of m updates a round: quantiles of Binomial(m, share) / m,
                     mixed over the hours of the day that the run sees, each with a share of its
                     own, and over those in which its site is cut off: none at all
@@ -39,8 +40,9 @@ INNER, OUTER = 0.05, 0.0005
 LOOSE, RARE = 0.02, 0.01
 """Below, rounds of one hour are as good as independent: of 60 runs of 1,000 rounds with a
 correlation of 0.02 one was stopped by chance, with 0.05 fourteen."""
-_ROUNDING = 1e-6
-"""Of a duration: a round that its deadline closes is a difference of two times."""
+_NEAR = 0.01
+"""Of a duration: nearer to a bound is no change that anybody would act on, and rounds that their
+deadline closes have one bound, and are the difference of two times."""
 _BOUNDS = {"low": INNER, "high": 1 - INNER, "low3": OUTER, "high3": 1 - OUTER}
 
 
@@ -63,16 +65,22 @@ def expectation(
         cut = 0.0 if site is None else site.outage
         participation[cohort.name] = _share(updates, shares[:, place], cut)
     refused = np.array([description.expect.refused])
+    overhead = description.server.overhead
     return {
-        "duration": {
-            name: expected.seconds.at(share) * (1 + _ROUNDING if share > INNER else 1 - _ROUNDING)
-            for name, share in _BOUNDS.items()
-        },
+        "duration": {name: _bound(expected, share, overhead) for name, share in _BOUNDS.items()},
         "hourly": _hourly(description, expected),
         "participation": participation,
         "rejections": _share(updates, refused, 0.0),
         "drop": description.expect.drop,
     }
+
+
+def _bound(expected: Expected, share: float, overhead: float) -> float:
+    """Return a bound of a round's seconds; the virtual clock leaves the server's part out."""
+    seconds = expected.seconds.at(share)
+    if share > INNER:
+        return seconds * (1 + _NEAR)
+    return max(0.0, seconds * (1 - _NEAR) - overhead)
 
 
 def _hourly(description: Description, expected: Expected) -> float | None:
