@@ -75,6 +75,7 @@ acceptance: $(TEST)/stamp
 	  tests/test_issuer_process.py tests/test_issuer_killed.py \
 	  tests/test_spread_rounds.py tests/test_membership_live.py tests/test_native_layers.py tests/test_native_workloads.py \
 	  tests/test_bench_fold.py tests/test_bench_ingest.py tests/test_bench_round.py tests/test_restored.py \
+	  tests/test_bench_plan.py tests/test_bench_robust.py \
 	  tests/test_example_mnist.py tests/test_plan_covers.py tests/test_population.py tests/test_fleet_runs.py \
 	  tests/test_torch_epoch.py tests/test_torch_replicas.py tests/test_bench_simulate.py tests/test_plan_memory.py \
 	  tests/test_network.py tests/test_lease.py tests/test_core_rounds.py tests/test_crowd.py tests/test_resume.py \

@@ -46,6 +46,7 @@ def printed(capfd: pytest.CaptureFixture[str]) -> tuple[dict[str, dict[str, Any]
     return {line["case"]: line for line in lines}, said.err
 
 
+@pytest.mark.slow
 def test_every_case_with_its_unit(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from umbel.benchmarks import plan
 
 
+@pytest.mark.slow
 def test_a_small_run_has_every_case() -> None:
     lines = [m.line() for m in plan.run(clients=1000, cohort=5, rounds=10, params=100, runs=1)]
     assert [(line["case"], line["unit"]) for line in lines] == [

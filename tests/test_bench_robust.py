@@ -20,6 +20,7 @@ NAMED = {
 }
 
 
+@pytest.mark.slow
 def test_every_case_in_gigabytes_a_second(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [one.line() for one in robust.run(params=5000, clients=32, runs=1)]
     assert {line["case"] for line in lines} == NAMED
