@@ -58,9 +58,9 @@ def test_umbel_up_ends_with_one_line_and_is_resumed() -> None:
         assert up.returncode == 2, err
         (line,) = err.splitlines()
         assert re.search(r"expected \d+ bytes free .*got \d+ bytes.*free the disk", line)
-        assert line.endswith("resume the run")
-        (home / "ballast").unlink()
         (run,) = list_runs(home)
+        assert line.endswith(("then resume", f"then `umbel runs resume {run}`"))
+        (home / "ballast").unlink()
         with RunDirectory.open(home, run) as reader:
             assert verify(reader).wrong == ()
             before = max(reader.committed())
